@@ -1,0 +1,1 @@
+"""Scene and sensor catalogs that ship with Bandstream (YAML files beside this one)."""

@@ -1,0 +1,83 @@
+"""Progress for people: a bar on a terminal, a line now and then in a log, nothing when quiet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LINE_EVERY_SECONDS = 10.0
+
+
+class Progress:
+    """Handle of one running task; this base class shows nothing."""
+
+    def advance(self, n: float = 1) -> None:
+        """Count `n` more units as done."""
+
+    def update(self, text: str) -> None:
+        """Change the text behind the bar."""
+
+
+class _Lines(Progress):
+    """One line about every ten seconds, for output that is no terminal."""
+
+    def __init__(self, description: str, total: float) -> None:
+        self.description, self.total = description, total
+        self.done, self.text = 0.0, ""
+        self.start = self.last = time.monotonic()
+
+    def advance(self, n: float = 1) -> None:
+        self.done += n
+        now = time.monotonic()
+        if now - self.last >= LINE_EVERY_SECONDS:
+            self.last = now
+            left = (now - self.start) / self.done * (self.total - self.done) if self.done else 0.0
+            share = f"{self.done:.0f}/{self.total:.0f}, about {left:.0f} s left"
+            print(f"{self.description}: {share} {self.text}".rstrip(), file=sys.stderr, flush=True)
+
+    def update(self, text: str) -> None:
+        self.text = text
+
+
+@contextmanager
+def progress(description: str, total: float, *, quiet: bool = False) -> Iterator[Progress]:
+    """Show the progress of `total` units of work on standard error.
+
+    Parameters
+    ----------
+    description
+        What is being done, in two or three words.
+    total
+        Number of units; `advance` counts them.
+    quiet
+        Show nothing.
+    """
+    if quiet:
+        yield Progress()
+    elif not sys.stderr.isatty():
+        yield _Lines(description, total)
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[text]}"),
+        )
+        with Bar(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task(description, total=total, text="")
+
+            class _Bar(Progress):
+                def advance(self, n: float = 1) -> None:
+                    bar.advance(task, n)
+
+                def update(self, text: str) -> None:
+                    bar.update(task, text=text)
+
+            yield _Bar()

@@ -1,0 +1,1 @@
+"""Ready workflows and experiments (YAML files beside this one)."""
