@@ -1,0 +1,60 @@
+"""Affine maps of spectra, and how they are composed.
+
+Every stage so far is affine per pixel, so a whole chain is one centre, one matrix and one bias: it is composed in
+float64 and applied once, in float32, to pixels from which the centre has been taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+F8 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y = (x - centre) * gain + bias for a vector gain, y = (x - centre) @ gain + bias for a matrix."""
+
+    centre: F8  #: (n,)
+    gain: F8  #: (n,) or (n, m)
+    bias: F8  #: (n,) or (m,)
+
+    @classmethod
+    def scaling(cls, centre: ArrayLike, gain: ArrayLike, bands: int) -> Affine:
+        """Return y = (x - centre) * gain over `bands` bands."""
+        full = (np.broadcast_to(np.asarray(v, np.float64), (bands,)) for v in (centre, gain))
+        return cls(*full, np.zeros(bands))
+
+    def then(self, after: Affine) -> Affine:
+        """Return the map that applies `self` and then `after`."""
+        if after.gain.ndim == 1:
+            gain, bias = self.gain * after.gain, (self.bias - after.centre) * after.gain + after.bias
+        else:
+            gain = self.gain[:, None] * after.gain if self.gain.ndim == 1 else self.gain @ after.gain
+            bias = (self.bias - after.centre) @ after.gain + after.bias
+        return Affine(self.centre, gain, bias)
+
+    def around(self, centre: F8) -> Affine:
+        """Return the same map written around another centre: near the data's mean float32 keeps its digits."""
+        moved = centre - self.centre
+        shift = moved * self.gain if self.gain.ndim == 1 else moved @ self.gain
+        return Affine(centre, self.gain, self.bias + shift)
+
+    def apply(self, values_bp: NDArray[np.generic]) -> NDArray[np.float32]:
+        """Map (bands, pixels) values, any real dtype, to (outputs, pixels) float32, C-contiguous."""
+        exact = values_bp.dtype.itemsize <= 2 or values_bp.dtype == np.float32
+        # 32-bit integers and doubles lose digits in float32 unless the centre is taken off first
+        work = np.float32 if exact else np.float64
+        centred = np.subtract(values_bp, self.centre[:, None].astype(work), dtype=work)
+        centred = np.ascontiguousarray(centred, np.float32)
+        bias = self.bias.astype(np.float32)[:, None]
+        if self.gain.ndim == 1:
+            centred *= self.gain.astype(np.float32)[:, None]
+            centred += bias
+            return centred
+        out = self.gain.T.astype(np.float32) @ centred
+        out += bias
+        return out
