@@ -1,0 +1,121 @@
+"""Label rasters on the scene's grid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+import rasterio
+from bandstream.pipeline.errors import LabelError, SceneNotFoundError
+from bandstream.pipeline.labels import LabelRaster
+from bandstream.pipeline.scene import make_scene
+from rasterio.crs import CRS
+from rasterio.transform import from_origin
+from rasterio.warp import Resampling, reproject
+from rasterio.warp import transform as transform_points
+
+UTM = CRS.from_epsg(32633)
+
+
+def _scene(shape=(20, 30), crs=UTM, transform=from_origin(366000, 5810000, 30, 30)):
+    return make_scene(da.zeros((*shape, 3), dtype="int16", chunks=-1), crs=crs, transform=transform if crs else None)
+
+
+def _raster(path: Path, values: np.ndarray, crs=None, transform=None, **profile) -> Path:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+        height, width = values.shape
+        with rasterio.open(
+            path, "w", driver="GTiff", height=height, width=width, count=1, dtype=values.dtype, crs=crs,
+            transform=transform, **profile,
+        ) as out:  # fmt: skip
+            out.write(values, 1)
+    return path
+
+
+def _read_all(labels: LabelRaster) -> np.ndarray:
+    return labels.read(slice(0, labels.shape_yx[0]), slice(0, labels.shape_yx[1]))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
+def test_labels_of_the_scenes_size_are_read_as_they_are(tmp_path: Path, dtype: str) -> None:
+    values = np.random.default_rng(0).integers(0, 7, (20, 30)).astype(dtype)
+    labels = LabelRaster.on_grid(_raster(tmp_path / "l.tif", values), _scene(crs=None))
+    np.testing.assert_array_equal(_read_all(labels), values)
+    np.testing.assert_array_equal(labels.read(slice(3, 9), slice(10, 11)), values[3:9, 10:11])
+
+
+def test_nodata_and_the_unlabelled_number_become_0(tmp_path: Path) -> None:
+    values = np.full((20, 30), 2, "float32")
+    values[0, 0], values[1, 1] = -9999, 255
+    path = _raster(tmp_path / "l.tif", values, nodata=-9999)
+    found = _read_all(LabelRaster.on_grid(path, _scene(crs=None), unlabelled=255))
+    assert found[0, 0] == found[1, 1] == 0
+    assert found[2, 2] == 2
+
+
+def test_finer_labels_without_a_crs_give_the_majority(tmp_path: Path) -> None:
+    fine = np.random.default_rng(1).integers(0, 3, (60, 90)).astype("uint8")
+    found = _read_all(LabelRaster.on_grid(_raster(tmp_path / "l.tif", fine), _scene(crs=None)))
+    for y, x in [(0, 0), (7, 13), (19, 29)]:
+        cell = fine[3 * y : 3 * y + 3, 3 * x : 3 * x + 3]
+        assert found[y, x] == np.bincount(cell.ravel()).argmax()
+
+
+def test_labels_in_another_crs_are_warped_as_gdal_does(tmp_path: Path) -> None:
+    scene = _scene()
+    other = CRS.from_epsg(32632)
+    (east,), (north,) = transform_points(UTM, other, [366000], [5810000])
+    transform = from_origin(east - 900, north + 900, 30, 30)
+    values = np.random.default_rng(2).integers(1, 6, (100, 120)).astype("uint8")
+    path = _raster(tmp_path / "l.tif", values, other, transform)
+    expected = np.zeros((20, 30), "uint8")
+    reproject(
+        values, expected, src_transform=transform, src_crs=other, dst_crs=UTM,
+        dst_transform=from_origin(366000, 5810000, 30, 30), resampling=Resampling.nearest,
+    )  # fmt: skip
+    found = _read_all(LabelRaster.on_grid(path, scene))
+    assert (expected > 0).any()
+    assert (found == expected).mean() > 0.99
+
+
+def test_finer_labels_with_a_crs_give_the_majority(tmp_path: Path) -> None:
+    fine = np.repeat(np.repeat(np.arange(1, 601).reshape(20, 30), 3, 0), 3, 1).astype("uint16")
+    fine[::3, ::3] = 1
+    path = _raster(tmp_path / "l.tif", fine, UTM, from_origin(366000, 5810000, 10, 10))
+    np.testing.assert_array_equal(_read_all(LabelRaster.on_grid(path, _scene())), np.arange(1, 601).reshape(20, 30))
+
+
+def test_a_shifted_grid_of_the_same_size_is_not_taken_as_the_scenes(tmp_path: Path) -> None:
+    values = np.random.default_rng(3).integers(1, 9, (20, 30)).astype("uint8")
+    path = _raster(tmp_path / "l.tif", values, UTM, from_origin(366060, 5810000, 30, 30))
+    found = _read_all(LabelRaster.on_grid(path, _scene()))
+    np.testing.assert_array_equal(found[:, 2:], values[:, :-2])
+    assert (found[:, :2] == 0).all()
+
+
+def test_labels_of_another_size_without_a_crs_are_refused(tmp_path: Path) -> None:
+    path = _raster(tmp_path / "l.tif", np.ones((21, 30), "uint8"))
+    with pytest.raises(LabelError, match=r"21 x 30 pixels.*20 x 30"):
+        LabelRaster.on_grid(path, _scene(crs=None))
+
+
+@pytest.mark.parametrize(("bad", "dtype"), [(1.5, "float32"), (-3, "int16"), (70000, "int32"), (np.nan, "float32")])
+def test_what_is_no_class_number_is_refused_with_its_place(tmp_path: Path, bad: float, dtype: str) -> None:
+    values = np.ones((20, 30), dtype)
+    values[4, 7] = bad
+    labels = LabelRaster.on_grid(_raster(tmp_path / "l.tif", values), _scene(crs=None))
+    with pytest.raises(LabelError, match="row 4, column 7"):
+        labels.read(slice(2, 20), slice(0, 30))
+
+
+def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SceneNotFoundError, match=r"none\.tif"):
+        LabelRaster.on_grid(tmp_path / "none.tif", _scene())
+    (tmp_path / "text.tif").write_text("no raster")
+    with pytest.raises(LabelError, match=r"text\.tif"):
+        LabelRaster.on_grid(tmp_path / "text.tif", _scene())
