@@ -1,0 +1,127 @@
+"""The last step of a build: what the bands are, where the scenes lie, the fitted state, and the provenance."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .scene import scene_crs, scene_transform
+from .store import SCHEMA, SPLITS, PatchStore
+from .files import write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .fitting import Fit
+    from .stages.chain import NamedArrays
+    from .survey import Survey
+    from .tiles import TileSource
+    from .writer import ShardRecord, StoreWriter
+
+_LIBRARIES = ("bandstream", "numpy", "scipy", "zarr", "numcodecs", "dask", "xarray", "rasterio")
+
+
+def finish_store(job: Any, writer: StoreWriter, sources: Sequence[TileSource], found: Survey, fitted: Fit, records: list[ShardRecord]) -> PatchStore:
+    """Write everything but the tiles, then the manifest, then the provenance beside the store."""
+    layout = writer.layout
+    arrays = _index(sources, records, len(found.class_names)) | _bands(job, fitted) | fitted.chain.arrays()
+    attrs = {
+        "schema": SCHEMA,
+        "name": job.workflow.name,
+        "fingerprint": job.fingerprint,
+        "transform_fingerprint": fitted.chain.fingerprint,
+        "workflow": job.workflow.recipe(),
+        "sources": job.digests,
+        "versions": versions(),
+        "bands": fitted.chain.outputs,
+        "dtype": "float32",
+        "codec": layout.codec,
+        "tiles": {"count": layout.tiles, "size": layout.size, "halo": layout.halo, "chunk": layout.chunk, "shard": layout.shard},
+        "splits": list(SPLITS),
+        "classes": {"names": found.class_names, "colors": found.class_colors},
+        "pixels": found.pixels,
+        "labelled": found.labelled,
+        "shared_pixels": found.shared,
+        "scenes": [_scene(item) for item in job.scenes],
+        "notes": fitted.notes,
+    }
+    groups = {
+        "transforms": fitted.chain.attrs(),
+        "bands": {"comment": "the scenes' own bands that were kept, in their order; mean and std of the training pixels"},
+    }
+    store = writer.finish(records, arrays, attrs, groups)
+    write_provenance(store, job)
+    return store
+
+
+def _index(sources: Sequence[TileSource], records: list[ShardRecord], classes: int) -> NamedArrays:
+    origins = [(number, *s.grid.origin(tile)) for number, s in enumerate(sources) for tile in range(len(s.grid))]
+    columns = np.array(origins, np.int64)
+    pixels = np.array([row for record in records for row in record.pixels], np.int64)
+    labelled = np.array([row for record in records for row in record.labelled], np.int64)
+    arrays: NamedArrays = {f"tiles/index/{name}": (("tile",), columns[:, n]) for n, name in enumerate(("scene", "row", "col"))}
+    arrays["tiles/index/pixels"] = (("tile", "split_code"), pixels)
+    arrays["tiles/index/labelled"] = (("tile", "split_code", "class"), labelled.reshape(len(columns), len(SPLITS), classes))
+    return arrays
+
+
+def _bands(job: Any, fitted: Fit) -> NamedArrays:
+    scene, kept = job.scenes[0].scene, fitted.chain.kept
+    arrays: NamedArrays = {"bands/index": (("source_band",), kept)}
+    for name in ("wavelength", "fwhm"):
+        if name in scene.coords:
+            arrays[f"bands/{name}"] = (("source_band",), np.asarray(scene[name].values, np.float64)[kept])
+    if fitted.moments is not None:
+        arrays["bands/mean"] = (("source_band",), fitted.moments.mean)
+        arrays["bands/std"] = (("source_band",), fitted.moments.std)
+    return arrays
+
+
+def _scene(item: Any) -> dict[str, Any]:
+    crs, transform = scene_crs(item.scene), scene_transform(item.scene)
+    return {
+        "scene_id": item.files.scene_id,
+        "shape_yx": list(item.shape_yx),
+        "crs_wkt": crs.to_wkt() if crs else None,
+        "transform": list(transform)[:6] if transform else None,
+        "sensor": item.scene.attrs.get("sensor", ""),
+        "acquired": item.scene.attrs.get("acquired", ""),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what decides a store's bytes."""
+    found: dict[str, str] = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def provenance_path(store: Path) -> Path:
+    """Return the file beside a store that holds what must not be inside: when, where and from which paths."""
+    return store.with_name(f"{store.stem}.provenance.json")
+
+
+def write_provenance(store: PatchStore, job: Any) -> None:
+    """Write when, where and from which files a store was made."""
+    record = {
+        "store": store.path.name,
+        "fingerprint": store.fingerprint,
+        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "command": sys.argv,
+        "workflow": job.workflow.resolved(),
+        "files": job.files(),
+    }
+    write_text(provenance_path(store.path), json.dumps(record, indent=1, sort_keys=True))

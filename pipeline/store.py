@@ -1,0 +1,362 @@
+"""The patch store: opening, reading and checking (`writer.py` makes one).
+
+A store is a Zarr v3 group, complete when its `manifest.json` exists::
+
+    tiles/data   (tile, band, y, x)  float32   y = x = size + 2 halo; exactly 0 where invalid
+    tiles/labels (tile, y, x)        uint16    0 = unlabelled, classes from 1
+    tiles/valid  (tile, y, x)        bool      inside the scene and every kept band has data
+    tiles/split  (tile, y, x)        uint8     0 none, 1 train, 2 validation, 3 test
+    tiles/index/                     scene, row, col (tile); pixels (tile, split); labelled (tile, split, class)
+    bands/ transforms/ scenes/       what the bands are, the fitted transforms, where the scenes lie
+
+Nothing in it depends on time, host or path, so equal inputs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from .config import canonical_json
+from .errors import StoreCorruptError, StoreIncompleteError, StoreNotFoundError, StoreSchemaError
+
+if TYPE_CHECKING:
+    import xarray as xr
+    import zarr
+
+    from .stages.chain import FittedChain
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+TILE_ARRAYS = ("data", "labels", "valid", "split")
+SPLITS = ("none", "train", "validation", "test")
+SPLIT_CODE = {name: code for code, name in enumerate(SPLITS)}
+_READ_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class TileIndex:
+    """Where each tile lies and what it holds, as columns over the tiles."""
+
+    scene: NDArray[np.int64]  #: (tile,) number of the scene
+    row: NDArray[np.int64]  #: (tile,) scene row of the core's first pixel
+    col: NDArray[np.int64]  #: (tile,) scene column of the core's first pixel
+    pixels: NDArray[np.int64]  #: (tile, split) valid core pixels
+    labelled: NDArray[np.int64]  #: (tile, split, class) valid labelled core pixels, column 0 = class 1
+
+
+@dataclass(frozen=True)
+class SceneGrid:
+    """Enough of a scene to put a map of it back in its place."""
+
+    scene_id: str
+    shape_yx: tuple[int, int]
+    crs_wkt: str | None
+    transform: tuple[float, ...] | None  #: affine a, b, c, d, e, f
+
+
+@dataclass(frozen=True)
+class PatchStore:
+    """A finished store, open for reading. Make one with `PatchStore.open`."""
+
+    path: Path
+    attrs: dict[str, Any]  #: the `bandstream` attribute of the root group
+
+    @classmethod
+    def open(cls, path: str | Path) -> PatchStore:
+        """Open the store at `path`.
+
+        Raises
+        ------
+        StoreNotFoundError
+            There is nothing, or no store, at the path.
+        StoreIncompleteError
+            Its build has not finished.
+        StoreSchemaError
+            It was written under another schema version.
+        StoreCorruptError
+            Its root metadata cannot be read.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            raise StoreNotFoundError(f"There is no store at {path}.{_stores_near(path)}")
+        if not (path / MANIFEST).is_file():
+            if not (path / "tiles").is_dir() and not (path / "zarr.json").is_file():
+                raise StoreNotFoundError(f"{path} is a folder but no patch store.{_stores_near(path)}")
+            raise StoreIncompleteError(
+                f"The store {path} is not finished: it has no {MANIFEST}. Run its workflow again with "
+                "`bandstream run`: finished shards are kept and the rest is written."
+            )
+        try:
+            attrs = cast("dict[str, Any]", json.loads((path / "zarr.json").read_text())["attributes"]["bandstream"])
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreCorruptError(
+                f"The root metadata {path / 'zarr.json'} cannot be read ({error}); delete the store and run its "
+                "workflow again."
+            ) from error
+        if attrs.get("schema") != SCHEMA:
+            raise StoreSchemaError(
+                f"The store {path} has schema {attrs.get('schema')!r}; this version reads {SCHEMA}. Run its workflow "
+                "again to make a new one."
+            )
+        return cls(path, attrs)
+
+    def __len__(self) -> int:
+        return int(self.attrs["tiles"]["count"])
+
+    @property
+    def name(self) -> str:
+        """The workflow's name."""
+        return str(self.attrs["name"])
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything the store was made from."""
+        return str(self.attrs["fingerprint"])
+
+    @property
+    def transform_fingerprint(self) -> str:
+        """SHA-256 of the fitted transforms; stores that share it can be mixed."""
+        return str(self.attrs["transform_fingerprint"])
+
+    @property
+    def bands(self) -> int:
+        """Number of bands, or components, of a tile."""
+        return int(self.attrs["bands"])
+
+    @property
+    def tile_size(self) -> int:
+        """Side of a tile's core in pixels."""
+        return int(self.attrs["tiles"]["size"])
+
+    @property
+    def halo(self) -> int:
+        """Pixels around the core on every side."""
+        return int(self.attrs["tiles"]["halo"])
+
+    @property
+    def chunk_tiles(self) -> int:
+        """Tiles in an inner chunk."""
+        return int(self.attrs["tiles"]["chunk"])
+
+    @property
+    def shard_tiles(self) -> int:
+        """Tiles in a shard, a multiple of `chunk_tiles`."""
+        return int(self.attrs["tiles"]["shard"])
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes 1, 2, ...; empty without labels."""
+        return list(self.attrs["classes"]["names"])
+
+    @property
+    def class_colors(self) -> list[str]:
+        """Colours (``#rrggbb``) of the classes 1, 2, ..."""
+        return list(self.attrs["classes"]["colors"])
+
+    @property
+    def classes(self) -> int:
+        """Number of classes, 0 without labels."""
+        return len(self.attrs["classes"]["names"])
+
+    @property
+    def scenes(self) -> list[SceneGrid]:
+        """The scenes in the order of `TileIndex.scene`."""
+        return [
+            SceneGrid(
+                str(item["scene_id"]),
+                (int(item["shape_yx"][0]), int(item["shape_yx"][1])),
+                item["crs_wkt"],
+                tuple(item["transform"]) if item["transform"] else None,
+            )
+            for item in self.attrs["scenes"]
+        ]
+
+    @property
+    def wavelength_nm(self) -> NDArray[np.float64] | None:
+        """Centres of the kept source bands in nm, or None where the scene has none."""
+        path = self.path / "bands" / "wavelength"
+        return np.asarray(self._open("bands/wavelength")[:], np.float64) if path.is_dir() else None
+
+    @cached_property
+    def index(self) -> TileIndex:
+        """The tile index, read once."""
+        columns = [np.asarray(self._open(f"tiles/index/{name}")[...]) for name in TileIndex.__dataclass_fields__]
+        return TileIndex(*columns)
+
+    @cached_property
+    def chain(self) -> FittedChain:
+        """The fitted transforms, ready for a scene's own pixels."""
+        from .stages.chain import FittedChain
+
+        return FittedChain.load(self.path / "transforms")
+
+    def array(self, name: str) -> zarr.Array[Any]:
+        """Return one of the arrays `data`, `labels`, `valid` and `split` of the tiles."""
+        if name not in TILE_ARRAYS:
+            raise KeyError(f"{name!r} is no tile array; there are {', '.join(TILE_ARRAYS)}")
+        return self._arrays[name]
+
+    @cached_property
+    def _arrays(self) -> dict[str, zarr.Array[Any]]:
+        return {name: self._open(f"tiles/{name}") for name in TILE_ARRAYS}
+
+    def _open(self, name: str) -> zarr.Array[Any]:
+        import zarr  # here, since it takes half a second and a reused store is not opened that far
+
+        try:
+            return zarr.open_array(self.path / name, mode="r")
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreCorruptError(f"The array {name} of the store {self.path} cannot be opened: {error}") from error
+
+    def shard_path(self, name: str, shard: int) -> Path:
+        """Return the file of one shard of a tile array."""
+        rank = 4 if name == "data" else 3
+        return self.path / "tiles" / name / "c" / Path(str(shard), *["0"] * (rank - 1))
+
+    def read_tiles(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Read the tiles start..stop-1 of a tile array.
+
+        Raises
+        ------
+        StoreCorruptError
+            A shard of the range is missing, or a checksum fails; the file is named.
+        """
+        for shard in range(start // self.shard_tiles, -(-stop // self.shard_tiles)):
+            self._require(self.shard_path(name, shard))
+        try:
+            return np.asarray(self.array(name)[start:stop])
+        except Exception as error:  # zarr raises whatever its codec raised: ValueError, RuntimeError, KeyError, ...
+            first = self.shard_path(name, start // self.shard_tiles)
+            raise StoreCorruptError(
+                f"Tiles {start}-{stop - 1} of {name} cannot be decoded from {first}: {error}. The file has changed "
+                "since it was written; delete the store and run its workflow again."
+            ) from error
+
+    def check_present(self) -> None:
+        """Look that every shard file is there (cheap: nothing is read).
+
+        Raises
+        ------
+        StoreCorruptError
+            Names the first shard that is missing.
+        """
+        for name in TILE_ARRAYS:
+            for shard in range(-(-len(self) // self.shard_tiles)):
+                self._require(self.shard_path(name, shard))
+
+    def _require(self, path: Path) -> None:
+        if not path.is_file():
+            raise StoreCorruptError(
+                f"The shard {path.relative_to(self.path)} of the store {self.path} is missing. Delete the store and "
+                "run its workflow again; `bandstream store verify` lists everything that is wrong."
+            )
+
+    def verify(self) -> int:
+        """Read every file of the store and compare it with the manifest.
+
+        Returns
+        -------
+        int
+            Number of files compared.
+
+        Raises
+        ------
+        StoreCorruptError
+            Names every file that is missing or changed.
+        """
+        files = read_manifest(self.path)
+        wrong = [f"{name} ({problem})" for name, problem in self._differences(files)]
+        if wrong:
+            more = f" and {len(wrong) - 20} more" if len(wrong) > 20 else ""
+            raise StoreCorruptError(
+                f"{len(wrong)} of {len(files)} files of the store {self.path} are not as they were written: "
+                f"{', '.join(wrong[:20])}{more}. Delete the store and run its workflow again."
+            )
+        return len(files)
+
+    def _differences(self, files: dict[str, FileRecord]) -> Iterator[tuple[str, str]]:
+        for name, record in files.items():
+            path = self.path / name
+            if not path.is_file():
+                yield name, "missing"
+                continue
+            seen = FileRecord.of(path)
+            if seen.bytes != record.bytes:
+                yield name, f"{seen.bytes} bytes where {record.bytes} were written"
+            elif seen.crc32c != record.crc32c:
+                yield name, "bytes changed"
+
+    def to_xarray(self) -> xr.Dataset:
+        """Return the tiles and their index as one lazy Dataset."""
+        import xarray as xr
+
+        tiles = xr.open_zarr(self.path, group="tiles", consolidated=False)
+        index = xr.open_zarr(self.path, group="tiles/index", consolidated=False)
+        return tiles.merge(index)
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """Size and checksum of a file as it was written."""
+
+    bytes: int
+    crc32c: str  #: 8 hex digits
+
+    @classmethod
+    def of(cls, path: Path) -> FileRecord:
+        """Read `path` once."""
+        checksum = google_crc32c.Checksum()
+        with path.open("rb") as file:
+            while block := file.read(_READ_BYTES):
+                checksum.update(block)
+        return cls(path.stat().st_size, checksum.digest().hex())
+
+
+def read_manifest(path: Path) -> dict[str, FileRecord]:
+    """Read the manifest of the store at `path` as relative file name -> record.
+
+    Raises
+    ------
+    StoreCorruptError
+        The manifest is damaged.
+    """
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        files = manifest["files"]
+        if manifest["checksum"] != manifest_checksum(files):
+            raise ValueError("its own checksum differs")
+        return {name: FileRecord(int(item["bytes"]), str(item["crc32c"])) for name, item in files.items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreCorruptError(f"The manifest {path / MANIFEST} is damaged: {error}.") from error
+
+
+def manifest_checksum(files: dict[str, Any]) -> str:
+    """Return the checksum with which a manifest guards its own list of files."""
+    return f"{google_crc32c.value(canonical_json(files)):08x}"
+
+
+def list_stores(root: Path) -> list[tuple[Path, PatchStore | None]]:
+    """Return every store under `root`, with None in place of one that is not finished or cannot be read."""
+    found: list[tuple[Path, PatchStore | None]] = []
+    for path in sorted(root.glob("*.zarr")):
+        try:
+            found.append((path, PatchStore.open(path)))
+        except StoreNotFoundError:
+            continue
+        except (StoreIncompleteError, StoreCorruptError, StoreSchemaError):
+            found.append((path, None))
+    return found
+
+
+def _stores_near(path: Path) -> str:
+    names = [entry.name for entry in sorted(path.parent.glob("*.zarr"))][:5] if path.parent.is_dir() else []
+    return f" Stores in {path.parent}: {', '.join(names)}." if names else ""
