@@ -140,9 +140,11 @@ class StoreWriter:
         store = PatchStore(self.path, {})
         files: dict[str, FileRecord] = {}
         for name in TILE_ARRAYS:
-            array = zarr.open_array(self.path / "tiles" / name, mode="r+", config={"write_empty_chunks": True})
-            array[span.start : span.stop] = tiles[name]
             written = store.shard_path(name, shard)
+            written.unlink(missing_ok=True)  # one that an interrupted build left is not to be read and merged
+            # an array that is opened forgets this setting, and a shard of zeros would not be written
+            array = zarr.open_array(self.path / "tiles" / name, mode="r+").with_config({"write_empty_chunks": True})
+            array[span.start : span.stop] = tiles[name]
             files[str(written.relative_to(self.path))] = FileRecord.of(written)
         pixels, labelled = count_pixels(tiles["labels"], tiles["valid"], tiles["split"], self.layout.halo, classes)
         record = ShardRecord(files, pixels.tolist(), labelled.tolist())

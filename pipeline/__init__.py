@@ -1,0 +1,38 @@
+"""Bandstream's first half: raw hyperspectral scenes to patch stores.
+
+Read in this order: `scene` (what a scene is), `readers`, `workflow`, `fitting` (pass 1), `tiles` (pass 2), `build`,
+`store`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .build import build
+    from .readers import open_scene, open_scenes
+    from .simulate import simulate
+    from .store import PatchStore
+    from .transform import transform
+
+__all__ = ["PatchStore", "build", "open_scene", "open_scenes", "simulate", "transform"]
+
+_HOMES = {
+    "PatchStore": "store",
+    "build": "build",
+    "open_scene": "readers",
+    "open_scenes": "readers",
+    "simulate": "simulate",
+    "transform": "transform",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for, so that the command line starts without xarray and Dask."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value  # else the submodule `build` would stand in for the function of that name
+    return value

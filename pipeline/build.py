@@ -1,0 +1,304 @@
+"""Building a patch store: find, survey, fit (pass 1), tile (pass 2), finish."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .config import fingerprint
+from .digest import DigestCache, ReuseIndex
+from .engine import DEFAULT_MEMORY_BYTES, Engine, held_bytes
+from .errors import StoreBusyError
+from .sources import Sources, find_sources
+from .store import SCHEMA, PatchStore
+from .workflow import Workflow, load_workflow
+from .files import write_text
+
+if TYPE_CHECKING:
+    from .fitting import Fit, Prepared
+    from .sources import OpenScene
+    from .survey import Survey
+    from .tiles import TileSource
+    from .writer import ShardRecord, StoreWriter
+
+#: Raised whenever the same workflow and sources would give other bytes than before.
+ALGORITHM = 1
+CACHE = ".bandstream"
+
+
+@dataclass
+class BuildResult:
+    """What a build did, and what it has to tell."""
+
+    path: Path
+    fingerprint: str
+    reused: bool
+    predicted_peak_bytes: int
+    tiles: int
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list[str])
+    store: PatchStore | None = None  #: None after a dry run
+
+
+def build(workflow: str | Path | dict[str, Any], **overrides: Any) -> PatchStore:
+    """Build the patch store of a workflow, or reuse the one that is there.
+
+    Parameters
+    ----------
+    workflow
+        A YAML file, or its content.
+    **overrides
+        Settings by dotted name with ``__`` for the dot, as in ``tiles__size=32``.
+
+    Returns
+    -------
+    PatchStore
+        The finished store.
+
+    Raises
+    ------
+    BandstreamError
+        See `bandstream.pipeline.errors`; nothing that looks like a result is left behind.
+    """
+    pairs = [f"{name.replace('__', '.')}={json.dumps(value)}" for name, value in overrides.items()]
+    store = run_build(workflow, pairs, quiet=True).store
+    assert store is not None
+    return store
+
+
+def run_build(
+    source: str | Path | dict[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    quiet: bool = False,
+    dry_run: bool = False,
+) -> BuildResult:
+    """Build, or reuse, the store of a workflow and report.
+
+    Parameters
+    ----------
+    source
+        A YAML file, or its content.
+    overrides
+        Dotted overrides, ``tiles.size=32``.
+    memory_bytes
+        What the process may take at most.
+    quiet
+        No progress bars.
+    dry_run
+        Stop before any pixel is read; the result has no store.
+    """
+    started = time.perf_counter()
+    workflow, bases = load_workflow(source, overrides)
+    root = Path(workflow.store.root).expanduser()
+    root = root if root.is_absolute() else Path.cwd() / root
+    reuse = ReuseIndex(root / CACHE / "reuse.json")
+    key = fingerprint([ALGORITHM, SCHEMA, workflow.resolved(), [str(base) for base in bases]])
+    known = reuse.find(key)
+    if known:
+        path = root / known["store"]
+        if (path / "manifest.json").is_file():
+            result = _reused(path, known["fingerprint"])
+            result.seconds = time.perf_counter() - started
+            return result
+    sources = find_sources(workflow, bases)
+    job = _Job.open(workflow, sources, root)
+    if (job.path / "manifest.json").is_file():
+        result = _reused(job.path, job.fingerprint)
+    else:
+        result = job.run(memory_bytes, quiet=quiet, dry_run=dry_run)
+    if result.store is not None:
+        files = [*job.files(), *map(str, sources.files)]
+        reuse.remember(key, job.path.name, job.fingerprint, sources.patterns, files)
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def _reused(path: Path, print_: str) -> BuildResult:
+    store = PatchStore.open(path)
+    store.check_present()
+    return BuildResult(path, print_, True, 0, len(store), store=store)
+
+
+@dataclass
+class _Job:
+    """One build, from opened sources on."""
+
+    workflow: Workflow
+    sources: Sources
+    scenes: list[OpenScene]
+    prepared: Prepared
+    digests: list[dict[str, Any]]
+    fingerprint: str
+    path: Path
+
+    @classmethod
+    def open(cls, workflow: Workflow, sources: Sources, root: Path) -> _Job:
+        from .fitting import Prepared
+        from .sources import open_sources
+
+        scenes = open_sources(sources)
+        prepared = Prepared.of(workflow, scenes)
+        root.mkdir(parents=True, exist_ok=True)
+        cache = DigestCache(root / CACHE / "digests.json")
+        digests = [_digest(item, cache) for item in scenes]
+        cache.save()
+        recipe = workflow.recipe() | {
+            "algorithm": ALGORITHM,
+            "schema": SCHEMA,
+            "windows_nm": prepared.windows_nm,
+            "class_names": sources.class_names,
+        }
+        print_ = fingerprint({"recipe": recipe, "sources": digests})
+        return cls(workflow, sources, scenes, prepared, digests, print_, root / f"{workflow.name}-{print_[:12]}.zarr")
+
+    def files(self) -> list[str]:
+        """Every source file."""
+        extra = [p for item in self.scenes for p in (item.files.labels, item.files.split_raster) if p is not None]
+        return sorted({name for item in self.scenes for name in item.source_files} | {str(path) for path in extra})
+
+    def run(self, memory_bytes: int, *, quiet: bool, dry_run: bool) -> BuildResult:
+        """Survey, fit, tile and finish."""
+        from .fitting import fit, gather_statistics, needs_statistics
+        from .survey import survey
+
+        found = survey(self.workflow, self.scenes, self.sources.class_names)
+        engine = Engine.plan(self._statistics_bytes(), held_bytes(), memory_bytes, "tiles.size or the scene's width")
+        if dry_run:
+            return self._dry(found, engine, memory_bytes)
+        with _locked(self.path):
+            try:
+                statistics = None
+                if needs_statistics(self.workflow):
+                    statistics = gather_statistics(
+                        self.workflow, self.scenes, found.splits, self.prepared, engine, quiet=quiet
+                    )
+                fitted = fit(self.workflow, self.prepared, statistics, self.scenes[0].scene.sizes["band"])
+                store, peak = self._tile(found, fitted, memory_bytes, quiet=quiet)
+            except Exception:
+                # wrong input would end the same way next time; only a build that was killed is worth keeping
+                shutil.rmtree(self.path, ignore_errors=True)
+                raise
+        peak = max(peak, engine.predicted_peak_bytes)
+        notes = [*fitted.notes, *found.lines()]
+        return BuildResult(self.path, self.fingerprint, False, peak, len(store), notes=notes, store=store)
+
+    def _statistics_bytes(self) -> int:
+        from .fitting import statistics_blocks
+
+        bands = len(self.prepared.candidates)
+        most = 0
+        for item in self.scenes:
+            block = next(iter(statistics_blocks(item.shape_yx, bands)))
+            pixels = (block.stop - block.start) * item.shape_yx[1]
+            itemsize = item.scene["data"].dtype.itemsize
+            # as read, bands in front, the training pixels of it, and float64 around the mean
+            most = max(most, pixels * bands * (3 * itemsize + 8) + 4 * bands * bands * 8)
+        return most
+
+    def _sources(self, found: Survey, fitted: Fit) -> list[TileSource]:
+        from .tiles import TileSource
+        from .tiling import TileGrid
+
+        tiles = self.workflow.tiles
+        numbers = zip(self.prepared.scale, self.prepared.offset, self.prepared.nodata, strict=True)
+        return [
+            TileSource(
+                item.scene, TileGrid(item.shape_yx, tiles.size, tiles.halo), fitted.chain.bind(*n), split, item.labels
+            )
+            for item, n, split in zip(self.scenes, numbers, found.splits, strict=True)
+        ]
+
+    def _dry(self, found: Survey, engine: Engine, memory_bytes: int) -> BuildResult:
+        """Predict without reading a pixel: bands without data are not known yet, so the bound is taken with all."""
+        from .fitting import Fit
+        from .stages.chain import FittedChain
+
+        bands = self.prepared.candidates.astype("int64")
+        reduce = self.workflow.stage("reduce")
+        chain = FittedChain(self.scenes[0].scene.sizes["band"], bands, bands, None, "auto", None)
+        sources = self._sources(found, Fit(chain, None, None, []))
+        outputs = reduce.components if reduce and reduce.method != "none" else len(bands)
+        peak, count = self._tiling_engine(sources, outputs, memory_bytes)[1:]
+        predicted = max(peak, engine.predicted_peak_bytes)
+        return BuildResult(self.path, self.fingerprint, False, predicted, count, notes=found.lines())
+
+    def _tiling_engine(self, sources: list[TileSource], bands: int, memory_bytes: int) -> tuple[Engine, int, int]:
+        from .tiles import task_bytes
+        from .writer import StoreLayout
+
+        count = sum(len(source.grid) for source in sources)
+        tiles = self.workflow.tiles
+        layout = StoreLayout.plan(count, bands, tiles.size, tiles.halo, self.workflow.store.codec)
+        what = "tiles.size, tiles.halo or the number of bands"
+        engine = Engine.plan(task_bytes(layout, sources), held_bytes(), memory_bytes, what)
+        return engine, engine.predicted_peak_bytes, count
+
+    def _tile(self, found: Survey, fitted: Fit, memory_bytes: int, *, quiet: bool) -> tuple[PatchStore, int]:
+        """Pass 2."""
+        import dask
+
+        from .finish import finish_store
+        from .tiles import write_shard
+        from .writer import StoreLayout, StoreWriter
+
+        sources = self._sources(found, fitted)
+        engine, peak, count = self._tiling_engine(sources, fitted.chain.outputs, memory_bytes)
+        tiles = self.workflow.tiles
+        layout = StoreLayout.plan(count, fitted.chain.outputs, tiles.size, tiles.halo, self.workflow.store.codec)
+        writer = StoreWriter(self.path, layout)
+        writer.begin()
+        firsts = [sum(len(s.grid) for s in sources[:number]) for number in range(len(sources))]
+        classes = len(found.class_names)
+        records: list[ShardRecord | None] = [writer.finished(shard) for shard in range(layout.shards)]
+        left = [shard for shard, record in enumerate(records) if record is None]
+        shared = dask.delayed(sources, pure=False, traverse=False)
+        task = dask.delayed(write_shard, pure=False)
+        tasks = [task(writer, s, shared, firsts, classes, dask_key_name=f"work-shard-{s:06d}") for s in left]
+        done = engine.run(tasks, description="tiles", count=len(tasks), quiet=quiet)
+        for shard, record in zip(left, done, strict=True):
+            records[shard] = record
+        complete = [record for record in records if record is not None]
+        return finish_store(self, writer, sources, found, fitted, complete), peak
+
+
+def _digest(item: OpenScene, cache: DigestCache) -> dict[str, Any]:
+    """Return what identifies a scene and its labels and split, whatever their names."""
+    extra = {"labels": item.files.labels, "split_raster": item.files.split_raster}
+    return {
+        "scene": cache.digest(item.source_files),
+        "unlabelled": item.files.unlabelled,
+        "split": item.files.split_code,
+        **{name: cache.digest([path]) if path else None for name, path in extra.items()},
+    }
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the store's lock; it falls with the process, however that ends."""
+    lock = path.parent / CACHE / f"{path.stem}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            raise StoreBusyError(
+                f"Another process ({file.read().strip() or 'unknown'}) is building {path}; wait until it is done, "
+                "then run again: the finished store is reused."
+            ) from error
+        file.truncate(0)
+        file.write(f"pid {os.getpid()} on {platform.node()}")
+        file.flush()
+        yield
+    lock.unlink(missing_ok=True)

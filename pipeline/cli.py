@@ -1,0 +1,281 @@
+"""The `bandstream` command: what concerns scenes and stores; `train` adds its own commands by entry point.
+
+Nothing heavy is imported before a command needs it, so that `bandstream --help` is there at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .errors import BandstreamError, BandstreamWarning
+
+EXIT_CODES = """
+Exit codes: 0 done; 2 wrong usage; 10 configuration; 20 scene, 21 file not found, 22 format, 23 truncated file,
+24 labels; 30 empty split, 31 all pixels masked; 40 store, 41 store not found, 42 store unfinished, 43 store damaged,
+44 store busy, 45 store does not fit; 50 memory budget; 60 training, 61 other run in the folder, 62 checkpoint,
+63 diverged; 130 interrupted.
+"""
+UNEXPECTED = 70
+
+app = typer.Typer(
+    help="From raw hyperspectral scenes to trained 3D networks, out of core and within a memory budget.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+scene_app = typer.Typer(no_args_is_help=True, help="Look at raw scenes.")
+store_app = typer.Typer(no_args_is_help=True, help="Look at patch stores and check them.")
+catalog_app = typer.Typer(no_args_is_help=True, help="Scenes known by name.")
+app.add_typer(scene_app, name="scene")
+app.add_typer(store_app, name="store")
+app.add_typer(catalog_app, name="catalog")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: --set tiles.size=32.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"bandstream {version('bandstream')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    _version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    workflow: Annotated[Path, typer.Argument(help="Workflow YAML.")],
+    overrides: Overrides = None,
+    memory: Annotated[str, typer.Option(help="Most memory that the process may take.")] = "1GiB",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Predict tiles and memory; read no pixel.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Build the patch store of a workflow, or reuse the one that is there."""
+    from .build import run_build
+    from .engine import parse_bytes
+
+    result = run_build(
+        workflow, overrides or [], memory_bytes=parse_bytes(memory), quiet=quiet or as_json, dry_run=dry_run
+    )
+    if as_json:
+        _print_json(
+            {
+                "store": str(result.path),
+                "fingerprint": result.fingerprint,
+                "reused": result.reused,
+                "tiles": result.tiles,
+                "predicted_peak_bytes": result.predicted_peak_bytes,
+                "seconds": round(result.seconds, 3),
+                "notes": result.notes,
+            }
+        )
+        return
+    for note in () if quiet else result.notes:
+        print(note)
+    state = "reused" if result.reused else "would be built" if dry_run else "built"
+    peak = f", predicted peak {result.predicted_peak_bytes / 2**20:.0f} MiB" if result.predicted_peak_bytes else ""
+    print(f"store {result.path}: {state}, {result.tiles} tiles, {result.seconds:.1f} s{peak}")
+
+
+@app.command()
+def resolve(workflow: Annotated[Path, typer.Argument(help="Workflow YAML.")], overrides: Overrides = None) -> None:
+    """Print a workflow with every default filled in."""
+    import yaml
+
+    from .workflow import load_workflow
+
+    print(yaml.safe_dump(load_workflow(workflow, overrides or [])[0].resolved(), sort_keys=False), end="")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of workflow files, for editors."""
+    from .workflow import Workflow
+
+    _print_json(Workflow.model_json_schema())
+
+
+@app.command()
+def simulate(
+    out: Annotated[Path, typer.Argument(help="Header to write, OUT.hdr; OUT.img and OUT_labels.tif come beside it.")],
+    rows: Annotated[int, typer.Option(help="Lines.")] = 512,
+    cols: Annotated[int, typer.Option(help="Samples.")] = 512,
+    bands: Annotated[int, typer.Option(help="Bands between 400 and 2500 nm.")] = 200,
+    classes: Annotated[int, typer.Option(help="Materials.")] = 6,
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal bytes.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Make a labelled scene: absorption features, mixtures, noise, water bands, stripes and a nodata border."""
+    from .simulate import simulate as make
+
+    made = make(out, rows=rows, cols=cols, bands=bands, classes=classes, seed=seed)
+    found = {"header": str(made.header), "data": str(made.data), "labels": str(made.labels)}
+    if as_json:
+        _print_json(found | {"class_names": list(made.class_names)})
+    else:
+        print("\n".join(f"{key} {value}" for key, value in found.items()))
+
+
+@scene_app.command("info")
+def scene_info(
+    path: Annotated[Path, typer.Argument(help="Scene: header, data file, GeoTIFF, or folder of tiles.")],
+    as_json: Json = False,
+) -> None:
+    """Say what a scene is, which reader takes it and why."""
+    from .readers import open_scene
+    from .scene import summary
+
+    found = summary(open_scene(path))
+    if as_json:
+        _print_json(found)
+        return
+    wavelength, fwhm, good = (found.pop(key, None) for key in ("wavelength_nm", "fwhm_nm", "good_band"))
+    for key, value in found.items():
+        if value not in (None, "", []):
+            print(f"{key:10s} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    if wavelength:
+        print(f"wavelength {min(wavelength):.2f} to {max(wavelength):.2f} nm, {len(wavelength)} bands")
+    if fwhm:
+        print(f"fwhm       {min(fwhm):.2f} to {max(fwhm):.2f} nm")
+    if good and not all(good):
+        print(f"bad bands  {len(good) - sum(good)} of {len(good)} are listed as bad")
+
+
+@scene_app.command("quicklook")
+def scene_quicklook(
+    path: Annotated[Path, typer.Argument(help="Scene.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="PNG to write.")] = Path("quicklook.png"),
+    infrared: Annotated[bool, typer.Option("--cir", help="Colour-infrared in place of true colour.")] = False,
+) -> None:
+    """Draw a scene in true colour or colour-infrared."""
+    from .pictures import quicklook
+    from .readers import open_scene
+
+    quicklook(open_scene(path), out, kind="cir" if infrared else "true")
+    print(out)
+
+
+@store_app.command("list")
+def store_list(
+    root: Annotated[Path, typer.Argument(help="Folder of the stores.")] = Path("stores"), as_json: Json = False
+) -> None:
+    """List the stores in a folder, unfinished ones too."""
+    from .store import list_stores
+
+    rows = [
+        {
+            "store": str(path),
+            "finished": store is not None,
+            "tiles": len(store) if store else None,
+            "bands": store.bands if store else None,
+            "tile_size": store.tile_size if store else None,
+            "halo": store.halo if store else None,
+            "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        }
+        for path, store in list_stores(root)
+    ]
+    if as_json:
+        _print_json(rows)
+        return
+    for row in rows:
+        what = f"{row['tiles']} tiles of {row['tile_size']} + 2 x {row['halo']}, {row['bands']} bands"
+        print(f"{row['store']}  {what if row['finished'] else 'NOT FINISHED'}  {(row['bytes'] or 0) / 2**20:.1f} MiB")
+    if not rows:
+        print(f"There is no store in {root}.")
+
+
+@store_app.command("info")
+def store_info(path: Annotated[Path, typer.Argument(help="Store.")], as_json: Json = False) -> None:
+    """Say what a store holds and what it was made from."""
+    from .store import PatchStore
+    from .storeinfo import describe
+
+    found = describe(PatchStore.open(path))
+    if as_json:
+        _print_json(found)
+        return
+    for key, value in found.items():
+        if not isinstance(value, list) or len(value) <= 12:
+            print(f"{key:22s} {json.dumps(value) if isinstance(value, (dict, list)) else value}")
+
+
+@store_app.command("verify")
+def store_verify(path: Annotated[Path, typer.Argument(help="Store.")], as_json: Json = False) -> None:
+    """Read every file of a store and compare it with the manifest."""
+    from .store import PatchStore
+
+    count = PatchStore.open(path).verify()
+    if as_json:
+        _print_json({"store": str(path), "files": count, "ok": True})
+    else:
+        print(f"{path}: {count} files are as they were written")
+
+
+@catalog_app.command("list")
+def catalog_list(as_json: Json = False) -> None:
+    """List the scenes that are known by name."""
+    from .catalog import list_catalog
+
+    entries = list_catalog()
+    if as_json:
+        _print_json([entry.model_dump(mode="json") for entry in entries])
+    for entry in () if as_json else entries:
+        print(f"{entry.name:24s} {entry.title}")
+
+
+@catalog_app.command("show")
+def catalog_show(name: Annotated[str, typer.Argument(help="Entry, or a YAML file.")], as_json: Json = False) -> None:
+    """Print a catalog entry."""
+    import yaml
+
+    from .catalog import load_catalog
+
+    entry = load_catalog(name, [Path.cwd()]).model_dump(mode="json", exclude_none=True)
+    if as_json:
+        _print_json(entry)
+    else:
+        print(yaml.safe_dump(entry, sort_keys=False), end="")
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, allow_nan=False))
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    # a user is told what was noticed, not at which line of which module
+    prefix = "warning" if issubclass(category, BandstreamWarning) else category.__name__
+    print(f"{prefix}: {message}", file=sys.stderr)
+
+
+def main() -> None:
+    """Run the command line; every error made on purpose ends as one paragraph and its own exit code."""
+    for point in entry_points(group="bandstream.commands"):
+        point.load()(app)
+    warnings.showwarning = _show_warning
+    try:
+        app(prog_name="bandstream")
+    except BandstreamError as error:
+        print(f"bandstream: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("bandstream: interrupted; run the same command again to go on.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # whoever read our output has had enough
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,120 @@
+"""What a store was made from: content digests of source files, remembered as long as a file's stat stays the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .config import canonical_json
+from .files import write_text
+
+BLOCK_BYTES = 8 << 20
+_REMEMBERED = 5000
+
+
+class DigestCache:
+    """SHA-256 digests of files, kept in a JSON file under the store root.
+
+    A file is hashed again when its size, modification time or inode has changed.
+
+    Parameters
+    ----------
+    path
+        The JSON file; a missing or damaged one counts as empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._known = _read_json(path)
+        self._changed = False
+
+    def digest(self, files: Iterable[str | Path]) -> str:
+        """Return one digest (64 hex) of the content of `files` in their order; names do not matter."""
+        return hashlib.sha256(canonical_json([self._file(Path(file)) for file in files])).hexdigest()
+
+    def _file(self, path: Path) -> str:
+        stamp = file_stamp(path)
+        key = str(path.resolve())
+        known = self._known.get(key)
+        if isinstance(known, list) and known[:-1] == stamp:
+            return str(known[-1])
+        found = hash_file(path)
+        self._known[key] = [*stamp, found]
+        self._changed = True
+        return found
+
+    def save(self) -> None:
+        """Write what was learnt."""
+        if self._changed:
+            newest = dict(list(self._known.items())[-_REMEMBERED:])
+            write_text(self.path, json.dumps(newest))
+
+
+def file_stamp(path: Path) -> list[int]:
+    """Return size, modification time (ns) and inode, by which an unchanged file is known."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 over the SHA-256 of each 8 MiB block, hashed in parallel."""
+    size = path.stat().st_size
+    offsets = range(0, max(size, 1), BLOCK_BYTES)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            blocks = pool.map(lambda at: hashlib.sha256(os.pread(descriptor, BLOCK_BYTES, at)).digest(), offsets)
+            return hashlib.sha256(b"".join(blocks)).hexdigest()
+    finally:
+        os.close(descriptor)
+
+
+class ReuseIndex:
+    """Which finished store a workflow led to, so that running it again need not even open the scenes.
+
+    An entry holds the resolved workflow's fingerprint, the patterns that were expanded, and the stamp of each file.
+
+    Parameters
+    ----------
+    path
+        A JSON file under the store root.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def find(self, key: str) -> dict[str, Any] | None:
+        """Return the entry of a workflow if every file it was made from is unchanged and none has come along."""
+        entry = _read_json(self.path).get(key)
+        if not isinstance(entry, dict):
+            return None
+        try:
+            for pattern, files in entry["patterns"].items():
+                if sorted(str(p) for p in Path("/").glob(pattern.lstrip("/"))) != files:
+                    return None
+            if any(file_stamp(Path(name)) != stamp for name, stamp in entry["stamps"].items()):
+                return None
+        except (OSError, KeyError, TypeError, AttributeError):
+            return None
+        return entry
+
+    def remember(self, key: str, store: str, fingerprint: str, patterns: dict[str, list[str]], files: Iterable[str]) -> None:
+        """Keep an entry; the oldest make room."""
+        entries = _read_json(self.path)
+        entries.pop(key, None)
+        stamps = {name: file_stamp(Path(name)) for name in files}
+        entries[key] = {"store": store, "fingerprint": fingerprint, "patterns": patterns, "stamps": stamps}
+        write_text(self.path, json.dumps(dict(list(entries.items())[-200:])))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,281 @@
+"""Pass 1: statistics of the training pixels in one reading of the scenes, and the stages fitted on them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .engine import Engine, fold
+from .errors import BandstreamWarning, EmptySplitError, NoValidPixelsError
+from .scene import invalid_mask
+from .sources import OpenScene
+from .splits import SplitMap
+from .stages.bands import candidate_bands, named_windows
+from .stages.calibrate import REFLECTANCES, calibration
+from .stages.chain import FittedChain, Stage, take_bands
+from .stages.mask import nodata_per_band
+from .stages.normalize import Normalize
+from .stages.reduce import Pca
+from .statistics import F8, BandStatistics, Moments
+from .store import SPLIT_CODE
+from .workflow import Workflow
+
+#: Pixels x bands x 8 bytes of a statistics block; fixed, since the blocks decide the last bits of a sum.
+BLOCK_BYTES = 48 << 20
+_REPORTED_INVALID = 0.05
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A workflow's stages, before fitting, for its scenes."""
+
+    candidates: NDArray[np.intp]  #: bands that metadata do not rule out
+    nodata_setting: float | Literal["auto", "none"]
+    nodata: list[F8]  #: per scene, per source band
+    scale: list[F8]
+    offset: list[F8]
+    windows_nm: list[tuple[float, float]]
+
+    @classmethod
+    def of(cls, workflow: Workflow, scenes: Sequence[OpenScene]) -> Prepared:
+        """Work out what needs no pixel.
+
+        Raises
+        ------
+        ConfigError
+            A scene cannot be calibrated as asked, or no band is left.
+        """
+        drop, calibrate, mask = (workflow.stage(kind) for kind in ("drop_bands", "calibrate", "mask"))
+        datasets = [item.scene for item in scenes]
+        windows: list[tuple[float, float]] = []
+        if drop and drop.windows_nm:
+            windows = named_windows(drop.windows_nm) if isinstance(drop.windows_nm, str) else list(drop.windows_nm)
+        candidates = candidate_bands(datasets, listed=bool(drop and drop.listed), windows_nm=windows)
+        setting = mask.nodata if mask else "auto"
+        bands = datasets[0].sizes["band"]
+        unscaled = (np.ones(bands), np.zeros(bands))
+        calibrated = [
+            calibration(d, calibrate.to, calibrate.scale, calibrate.offset) if calibrate else unscaled for d in datasets
+        ]
+        return cls(
+            candidates,
+            setting,
+            [nodata_per_band(d, setting) for d in datasets],
+            [scale for scale, _ in calibrated],
+            [offset for _, offset in calibrated],
+            windows,
+        )
+
+
+def block_statistics(
+    item: OpenScene,
+    split: SplitMap,
+    rows: slice,
+    bands: NDArray[np.intp],
+    numbers: tuple[F8, F8, F8],
+    *,
+    full: bool,
+    judge: bool,
+) -> BandStatistics:
+    """Return the calibrated statistics of the training pixels of some whole rows of a scene.
+
+    Parameters
+    ----------
+    item
+        The scene (a Dataset of its own would be computed by Dask before the task sees it).
+    split
+        Its split map.
+    rows
+        Rows to read.
+    bands
+        Candidate bands.
+    numbers
+        nodata, scale and offset of each candidate band.
+    full
+        Also covariances.
+    judge
+        Leave bands without data in this block out of the judgement of pixels.
+    """
+    nodata, scale, offset = numbers
+    cols = slice(0, item.shape_yx[1])
+    wanted = split.codes(rows, cols) == SPLIT_CODE["train"]
+    if not wanted.any():
+        return BandStatistics.empty(len(bands))
+    block = take_bands(read_block(item.scene, rows, cols), bands)
+    invalid = invalid_mask(block, nodata)
+    values = _bands_first(block, wanted)
+    missing = None if invalid is None or not invalid.any() else _bands_first(invalid, wanted)
+    return BandStatistics.of(values, missing, full=full, judge=judge).affine(scale, offset)
+
+
+def _bands_first(block_yxb: NDArray[Any], wanted: NDArray[np.bool_]) -> NDArray[Any]:
+    flat = block_yxb.transpose(2, 0, 1).reshape(block_yxb.shape[2], -1)
+    return flat if wanted.all() else flat[:, wanted.ravel()]
+
+
+def read_block(scene: Any, rows: slice, cols: slice) -> NDArray[Any]:
+    """Read a window of a scene with all its bands, (y, x, band) as stored."""
+    return np.asarray(scene["data"].data[rows, cols].compute(scheduler="synchronous"))
+
+
+def statistics_blocks(shape_yx: tuple[int, int], bands: int) -> Iterator[slice]:
+    """Cut a scene into the row blocks of pass 1."""
+    rows = max(1, BLOCK_BYTES // (shape_yx[1] * bands * 8))
+    for start in range(0, shape_yx[0], rows):
+        yield slice(start, min(start + rows, shape_yx[0]))
+
+
+def needs_statistics(workflow: Workflow) -> bool:
+    """Whether anything is fitted on pixels."""
+    drop, normalize, reduce = (workflow.stage(kind) for kind in ("drop_bands", "normalize", "reduce"))
+    fitted = [stage for stage in (normalize, reduce) if stage and stage.method != "none"]
+    return bool(fitted or (drop and drop.all_nodata))
+
+
+def gather_statistics(
+    workflow: Workflow,
+    scenes: Sequence[OpenScene],
+    splits: Sequence[SplitMap],
+    prepared: Prepared,
+    engine: Engine,
+    *,
+    quiet: bool,
+) -> BandStatistics:
+    """Read the training pixels of all scenes once."""
+    import dask
+
+    drop, reduce = workflow.stage("drop_bands"), workflow.stage("reduce")
+    full, judge = bool(reduce and reduce.method != "none"), bool(drop and drop.all_nodata)
+    chosen = prepared.candidates
+    compute = dask.delayed(block_statistics, pure=False)
+    parts: list[Any] = []
+    for number, item in enumerate(scenes):
+        shared = dask.delayed(item, pure=False, traverse=False)
+        numbers = tuple(values[number][chosen] for values in (prepared.nodata, prepared.scale, prepared.offset))
+        for rows in statistics_blocks(item.shape_yx, len(chosen)):
+            name = f"work-statistics-{number:04d}-{rows.start:08d}"
+            task = compute(shared, splits[number], rows, chosen, numbers, full=full, judge=judge, dask_key_name=name)
+            parts.append(task)
+    total = fold(BandStatistics.merge, BandStatistics.empty(len(chosen)), parts)
+    return cast("BandStatistics", engine.run([total], description="statistics", count=len(parts), quiet=quiet)[0])
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The fitted chain, the statistics it was fitted on, and what to tell about it."""
+
+    chain: FittedChain
+    moments: Moments | None  #: calibrated, over the kept bands
+    invalid_share: F8 | None  #: (candidates,) share of training pixels without data
+    notes: list[str]
+
+
+def fit(workflow: Workflow, prepared: Prepared, statistics: BandStatistics | None, source_bands: int) -> Fit:
+    """Fit the stages on the statistics of the training pixels.
+
+    Raises
+    ------
+    EmptySplitError
+        No pixel is in the training split.
+    NoValidPixelsError
+        All training pixels are masked.
+    ConfigError
+        More components than bands.
+    """
+    calibrate = workflow.stage("calibrate")
+    settings = calibrate.model_dump(mode="json") if calibrate else None
+    everything = prepared.candidates.astype(np.int64)
+    if statistics is None:
+        chain = FittedChain(source_bands, everything, everything, settings, prepared.nodata_setting, None)
+        return Fit(chain, None, None, [])
+    if not statistics.considered:
+        raise EmptySplitError("The training split holds no pixel of any scene; check `split`.")
+    drop = workflow.stage("drop_bands")
+    judged = everything[statistics.present] if drop and drop.all_nodata else everything
+    moments = statistics.moments()
+    if not moments.count:
+        raise NoValidPixelsError(_all_masked(statistics, prepared))
+    constant = moments.minimum == moments.maximum
+    notes = _band_notes(statistics, everything, judged[constant])
+    keep = np.flatnonzero(~constant) if drop and drop.all_nodata else np.arange(len(judged))
+    if not len(keep):
+        raise NoValidPixelsError("Every band is constant over the training pixels; there is nothing to learn from.")
+    moments = moments.select(keep)
+    if calibrate and calibrate.to in REFLECTANCES:
+        _check_reflectance(moments)
+    chain = FittedChain(
+        source_bands,
+        judged,
+        judged[keep],
+        settings,
+        prepared.nodata_setting,
+        moments.mean,
+        tuple(_fit_stages(workflow, moments)),
+    )
+    return Fit(chain, moments, 1 - statistics.valid / statistics.considered, notes)
+
+
+def _fit_stages(workflow: Workflow, moments: Moments) -> Iterator[Stage]:
+    for stage in workflow.stages:
+        fitted: Stage
+        if stage.normalize and stage.normalize.method != "none":
+            fitted = Normalize.fit(moments, stage.normalize.method)
+        elif stage.reduce and stage.reduce.method != "none":
+            fitted = Pca.fit(moments, stage.reduce.components)
+        else:
+            continue
+        moments = fitted.outputs(moments)
+        yield fitted
+
+
+def _band_notes(statistics: BandStatistics, bands: NDArray[np.int64], constant: NDArray[np.int64]) -> list[str]:
+    invalid = 1 - statistics.valid / statistics.considered
+    absent = bands[~statistics.present]
+    partly = bands[statistics.present & (invalid > _REPORTED_INVALID)]
+    notes: list[str] = []
+    for found, what in (
+        (absent, "without data in every training pixel"),
+        (constant, "constant over the training pixels"),
+        (partly, f"without data in more than {_REPORTED_INVALID:.0%} of the training pixels"),
+    ):
+        if len(found):
+            notes.append(f"bands {format_bands(found)} (1-based) are {what}")
+    return notes
+
+
+def _all_masked(statistics: BandStatistics, prepared: Prepared) -> str:
+    worst = int(np.argmin(statistics.valid))
+    return (
+        f"All {statistics.considered:,} training pixels are masked: none has data in every kept band. Band "
+        f"{int(prepared.candidates[worst]) + 1} has data in {int(statistics.valid[worst]):,} of them (nodata: "
+        f"{prepared.nodata[0][prepared.candidates[worst]]:g}). Check mask.nodata, or drop such bands with "
+        "drop_bands."
+    )
+
+
+def _check_reflectance(moments: Moments) -> None:
+    middle = float(np.median(moments.mean))
+    if not -0.2 < middle < 2:
+        warnings.warn(
+            f"The median band has a mean reflectance of {middle:.4g}, which is no reflectance; check the scale "
+            "(calibrate.scale).",
+            BandstreamWarning,
+            stacklevel=3,
+        )
+
+
+def format_bands(bands: NDArray[np.int64]) -> str:
+    """Write 0-based band numbers as 1-based runs, ``130-135, 140``."""
+    numbers = [int(band) + 1 for band in bands]
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

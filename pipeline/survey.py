@@ -1,0 +1,173 @@
+"""Looking at labels and splits before any pixel is read: classes, the deal of blocks, and the proof of the split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import ConfigError, EmptySplitError
+from .labels import LabelRaster
+from .sources import OpenScene
+from .splits import BlockSplit, RasterSplit, SplitMap, WholeScene, deal_blocks, row_slabs, shared_pixels
+from .store import SPLIT_CODE, SPLITS
+from .workflow import BlocksSplit, Workflow, require_fractions
+
+# Okabe and Ito (2008), told apart by colour-blind readers; further classes get evenly spread hues
+_PALETTE = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Splits of all scenes and what they hold."""
+
+    splits: list[SplitMap]  #: per scene
+    class_names: list[str]  #: of the classes 1, 2, ...; empty without labels
+    class_colors: list[str]
+    pixels: dict[str, int]  #: pixels by split, valid or not
+    labelled: dict[str, list[int]]  #: labelled pixels by split and class
+    shared: dict[str, int]  #: pixels seen by both of two splits, halo included
+
+    def lines(self) -> list[str]:
+        """Return what a build prints about the splits."""
+        told = [
+            f"{name}: {count:,} pixels" + (f", {sum(self.labelled[name]):,} labelled" if self.class_names else "")
+            for name, count in self.pixels.items()
+            if count
+        ]
+        lines = ["splits: " + "; ".join(told)]
+        if self.shared:
+            lines.append("shared pixels: " + ", ".join(f"{pair} {count:,}" for pair, count in self.shared.items()))
+        else:
+            lines.append("shared pixels: 0 (every scene lies wholly in one split)")
+        return lines
+
+
+def survey(workflow: Workflow, scenes: Sequence[OpenScene], names: list[str] | None) -> Survey:
+    """Deal the splits, count classes by split and prove that splits share no pixel.
+
+    Raises
+    ------
+    EmptySplitError
+        The training split has no pixels, or no labelled ones though there are labels.
+    ConfigError
+        More classes occur than have names.
+    """
+    require_fractions(workflow)
+    block = workflow.split.block if isinstance(workflow.split, BlocksSplit) else None
+    counts = [_count_blocks(item, block) for item in scenes]
+    classes = max(part.shape[-1] for part in counts) - 1
+    splits = _deal(workflow, scenes, counts, classes)
+    pixels = dict.fromkeys(SPLITS, 0)
+    labelled = {name: np.zeros(classes, np.int64) for name in SPLITS}
+    shared: dict[str, int] = {}
+    for item, split in zip(scenes, splits, strict=True):
+        _count_splits(item, split, classes, pixels, labelled)
+        for pair, count in shared_pixels(split, item.shape_yx, workflow.tiles.halo).items():
+            shared[pair] = shared.get(pair, 0) + count
+    result = Survey(
+        splits,
+        _class_names(scenes, classes, names),
+        _class_colors(scenes, classes),
+        pixels,
+        {name: found.tolist() for name, found in labelled.items()},
+        shared,
+    )
+    _require_training(workflow, result, labels=any(item.labels for item in scenes))
+    return result
+
+
+def _count_blocks(item: OpenScene, block: int | None) -> NDArray[np.int64]:
+    """Count pixels by block and class: (block rows, block columns, classes + 1), the first column all pixels."""
+    rows, cols = item.shape_yx
+    side = block or max(rows, cols)
+    down, across = -(-rows // side), -(-cols // side)
+    parts: list[NDArray[np.int64]] = []
+    for slab in row_slabs(item.shape_yx):
+        labels = item.labels.read(slab, slice(0, cols)) if item.labels else np.zeros((slab.stop - slab.start, cols), int)
+        where = (np.arange(slab.start, slab.stop) // side)[:, None] * across + (np.arange(cols) // side)[None, :]
+        top = int(labels.max(initial=0)) + 1
+        flat = np.bincount((where * top + labels).ravel(), minlength=down * across * top)
+        parts.append(flat.reshape(down, across, top).astype(np.int64))
+    widest = max(part.shape[-1] for part in parts)
+    total = sum(np.pad(part, ((0, 0), (0, 0), (0, widest - part.shape[-1]))) for part in parts)
+    counts = np.asarray(total)
+    counts[..., 0] = counts.sum(axis=-1)
+    return counts
+
+
+def _deal(
+    workflow: Workflow, scenes: Sequence[OpenScene], counts: list[NDArray[np.int64]], classes: int
+) -> list[SplitMap]:
+    split = workflow.split
+    if isinstance(split, BlocksSplit):
+        weights = [np.pad(c, ((0, 0), (0, 0), (0, classes + 1 - c.shape[-1]))) for c in counts]
+        tables = deal_blocks(weights, {str(k): v for k, v in split.fractions.items()}, split.seed)
+        margin = 2 * workflow.tiles.halo if split.margin == "auto" else split.margin
+        return [BlockSplit(s.shape_yx, split.block, t, margin) for s, t in zip(scenes, tables, strict=True)]
+    maps: list[SplitMap] = []
+    for item in scenes:
+        if item.files.split_raster is not None:
+            maps.append(RasterSplit(LabelRaster.on_grid(item.files.split_raster, item.scene)))
+        else:
+            maps.append(WholeScene(SPLIT_CODE[item.files.split_code or "train"]))
+    return maps
+
+
+def _count_splits(
+    item: OpenScene, split: SplitMap, classes: int, pixels: dict[str, int], labelled: dict[str, NDArray[np.int64]]
+) -> None:
+    for slab in row_slabs(item.shape_yx):
+        cols = slice(0, item.shape_yx[1])
+        codes = split.codes(slab, cols)
+        labels = item.labels.read(slab, cols) if item.labels else np.zeros(codes.shape, np.uint16)
+        table = np.bincount((codes.astype(np.int64) * (classes + 1) + labels).ravel(), minlength=4 * (classes + 1))
+        for name, row in zip(SPLITS, table.reshape(4, classes + 1), strict=True):
+            pixels[name] += int(row.sum())
+            labelled[name] += row[1:]
+
+
+def _class_names(scenes: Sequence[OpenScene], classes: int, names: list[str] | None) -> list[str]:
+    if names is not None:
+        if classes > len(names):
+            raise ConfigError(f"The labels hold class {classes}, and class_names gives {len(names)} names; add the rest.")
+        return list(names) if classes else []
+    told: dict[int, str] = {}
+    for item in scenes:
+        told |= item.labels.names() if item.labels else {}
+    return [told.get(number, f"class {number}") for number in range(1, classes + 1)]
+
+
+def _class_colors(scenes: Sequence[OpenScene], classes: int) -> list[str]:
+    import colorsys
+
+    told: dict[int, str] = {}
+    for item in scenes:
+        told |= item.labels.colors() if item.labels else {}
+    # a table that gives two classes one colour is a grey ramp or a default, no legend
+    if len({told.get(n) for n in range(1, classes + 1)}) == classes and all(n in told for n in range(1, classes + 1)):
+        return [told[number] for number in range(1, classes + 1)]
+    colors = list(_PALETTE[:classes])
+    for extra in range(classes - len(colors)):
+        red, green, blue = (round(255 * v) for v in colorsys.hsv_to_rgb(extra * 0.618 % 1, 0.55 + extra % 3 * 0.2, 0.8))
+        colors.append(f"#{red:02X}{green:02X}{blue:02X}")
+    return colors
+
+
+def _require_training(workflow: Workflow, found: Survey, *, labels: bool) -> None:
+    counts = ", ".join(f"{name} {count:,}" for name, count in found.pixels.items())
+    if not found.pixels["train"]:
+        hint = {
+            "blocks": "make split.block larger, split.margin or tiles.halo smaller, or fractions.train larger",
+            "given": "give code 1 in the split raster, or the training scenes in split.files.train",
+            "none": "check the scenes",
+        }[workflow.split.by]
+        raise EmptySplitError(f"The training split holds no pixels (pixels by split: {counts}); {hint}.")
+    if labels and not sum(found.labelled["train"]):
+        counts = ", ".join(f"{name} {sum(found.labelled[name]):,}" for name in SPLITS)
+        raise EmptySplitError(
+            f"The training split holds no labelled pixel (labelled by split: {counts}). Check that the labels lie on the "
+            "scene, or choose another split.seed or split.block."
+        )

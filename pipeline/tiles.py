@@ -1,0 +1,96 @@
+"""Pass 2: the tiles of one shard, from reading the scene's pixels to the written shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .fitting import read_block
+from .labels import LabelRaster
+from .splits import SplitMap
+from .stages.chain import BoundChain
+from .tiling import TileGrid, TileRun
+from .writer import ShardRecord, StoreLayout, StoreWriter
+
+
+@dataclass(frozen=True)
+class TileSource:
+    """Everything about one scene that its tiles need; picklable."""
+
+    scene: Any  #: the opened Dataset
+    grid: TileGrid
+    chain: BoundChain
+    split: SplitMap
+    labels: LabelRaster | None
+
+
+def write_shard(
+    writer: StoreWriter, shard: int, sources: Sequence[TileSource], firsts: Sequence[int], classes: int
+) -> ShardRecord:
+    """Make and write the tiles of one shard.
+
+    Parameters
+    ----------
+    writer
+        Of the store.
+    shard
+        Number of the shard.
+    sources
+        All scenes, in the store's order.
+    firsts
+        Number of each scene's first tile in the store.
+    classes
+        Number of classes to count.
+    """
+    layout, span = writer.layout, writer.layout.tiles_of(shard)
+    tiles = {
+        "data": np.zeros(layout.shape("data", len(span)), np.float32),
+        "labels": np.zeros(layout.shape("labels", len(span)), np.uint16),
+        "valid": np.zeros(layout.shape("valid", len(span)), bool),
+        "split": np.zeros(layout.shape("split", len(span)), np.uint8),
+    }
+    for first, source in zip(firsts, sources, strict=True):
+        start, stop = max(span.start, first), min(span.stop, first + len(source.grid))
+        for run in source.grid.runs(start - first, stop - first) if start < stop else ():
+            at = first + run.first - span.start
+            for name, values in tile_run(source, run).items():
+                tiles[name][at : at + run.count] = values
+    return writer.write_shard(shard, tiles, classes)
+
+
+def tile_run(source: TileSource, run: TileRun) -> dict[str, NDArray[Any]]:
+    """Return data (tile, band, y, x), labels, valid and split (tile, y, x) of neighbouring tiles."""
+    rows, cols = run.source_rows, run.source_cols
+    data, valid = source.chain.apply(read_block(source.scene, rows, cols))
+    split = source.split.codes(rows, cols)
+    labels = source.labels.read(rows, cols) if source.labels else np.zeros(valid.shape, np.uint16)
+    cut = source.grid.cut
+    return {
+        "data": cut(run.window(data), run.count),
+        # a mirrored pixel is context for the network, never a pixel of its own
+        "labels": cut(np.where(run.inside, run.window(labels), 0), run.count),
+        "valid": cut(run.window(valid) & run.inside, run.count),
+        "split": cut(np.where(run.inside, run.window(split), 0), run.count),
+    }
+
+
+def task_bytes(layout: StoreLayout, sources: Sequence[TileSource]) -> int:
+    """Return an upper bound of the memory that one shard's task takes, in bytes."""
+    shard = layout.shard * layout.side**2 * (layout.bands * 4 + 2 + 1 + 1)
+    most = 0
+    for source in sources:
+        across = min(layout.shard, source.grid.tiles_yx[1])
+        height = min(layout.side, source.grid.shape_yx[0])
+        width = min(across * layout.size + 2 * layout.halo, source.grid.shape_yx[1])
+        item = source.scene["data"].dtype.itemsize
+        # the block as read and its bands in front, the float32 of both sides of the projection, the mirrored window
+        kept = len(source.chain.kept)
+        pixel = source.chain.source_bands * item * 2 + kept * (item + 4 + 4) + layout.bands * 4 * 2
+        window = layout.side * (across * layout.size + 2 * layout.halo) * layout.bands * 4
+        most = max(most, height * width * pixel + window)
+    # the shard's tiles, their encoded bytes, and the copy that is written
+    return most + 3 * shard
