@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from .engine import DEFAULT_MEMORY_BYTES, Engine, held_bytes
 from .errors import StoreBusyError
 from .sources import Sources, find_sources
 from .store import SCHEMA, PatchStore
-from .workflow import Workflow, load_workflow
+from .workflow import Workflow, load_workflow, scene_entries
 from .files import write_text
 
 if TYPE_CHECKING:
@@ -102,8 +103,9 @@ def run_build(
     workflow, bases = load_workflow(source, overrides)
     root = Path(workflow.store.root).expanduser()
     root = root if root.is_absolute() else Path.cwd() / root
+    listed = scene_entries(workflow, bases)
     reuse = ReuseIndex(root / CACHE / "reuse.json")
-    key = fingerprint([ALGORITHM, SCHEMA, workflow.resolved(), [str(base) for base in bases]])
+    key = fingerprint([version("bandstream"), ALGORITHM, SCHEMA, workflow.resolved(), listed.key()])
     known = reuse.find(key)
     if known:
         path = root / known["store"]
@@ -111,7 +113,7 @@ def run_build(
             result = _reused(path, known["fingerprint"])
             result.seconds = time.perf_counter() - started
             return result
-    sources = find_sources(workflow, bases)
+    sources = find_sources(workflow, listed)
     job = _Job.open(workflow, sources, root)
     if (job.path / "manifest.json").is_file():
         result = _reused(job.path, job.fingerprint)

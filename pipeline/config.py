@@ -234,9 +234,8 @@ def data_roots() -> list[Path]:
 def find_data(path: str, bases: Sequence[Path]) -> Path:
     """Resolve a file, folder or glob pattern of a configuration file.
 
-    Absolute paths stand as they are. Relative ones are looked for under each of `bases` and then under the data roots;
-    the first place where something exists wins, else the path under the first base is returned so that the caller's
-    own message names it.
+    Absolute paths stand as they are. Relative ones are looked for under each of `bases`; the first place where
+    something exists wins, else the path under the first base is returned so that the caller's own message names it.
 
     Parameters
     ----------
@@ -248,7 +247,7 @@ def find_data(path: str, bases: Sequence[Path]) -> Path:
     expanded = Path(path).expanduser()
     if expanded.is_absolute():
         return expanded
-    for base in (*bases, *data_roots()):
+    for base in bases:
         candidate = base / expanded
         if candidate.exists() or any(base.glob(str(expanded))):
             return candidate

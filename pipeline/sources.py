@@ -12,7 +12,7 @@ import numpy as np
 
 from .config import find_data
 from .errors import ConfigError, SceneNotFoundError
-from .workflow import GivenSplit, SceneConfig, Workflow, scene_entries
+from .workflow import GivenSplit, SceneConfig, SceneList, Workflow
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -45,8 +45,15 @@ class Sources:
     class_names: list[str] | None = None
 
 
-def find_sources(workflow: Workflow, bases: Sequence[Path]) -> Sources:
+def find_sources(workflow: Workflow, listed: SceneList) -> Sources:
     """Find the files of a workflow's scenes, labels and splits; nothing is opened but CSV files.
+
+    Parameters
+    ----------
+    workflow
+        The workflow.
+    listed
+        Its scene entries, from `scene_entries`.
 
     Raises
     ------
@@ -55,18 +62,17 @@ def find_sources(workflow: Workflow, bases: Sequence[Path]) -> Sources:
     ConfigError
         The CSV files of a given split and the scenes do not match.
     """
-    entries, places, catalog = scene_entries(workflow, bases)
+    places = listed.places
     patterns: dict[str, list[str]] = {}
     scenes: list[SceneFiles] = []
-    for entry in entries:
+    for entry in listed.entries:
         for paths in _expand(entry, places, patterns):
             scenes.append(_scene_files(entry, paths, places))
     scenes = _unique_ids(scenes)
     read: list[Path] = []
     if isinstance(workflow.split, GivenSplit):
         scenes, read = _given(workflow.split, scenes, places)
-    names = workflow.class_names or (catalog.class_names if catalog else None)
-    return Sources(scenes, patterns, read, names)
+    return Sources(scenes, patterns, read, workflow.class_names or listed.class_names)
 
 
 def _expand(entry: SceneConfig, places: Sequence[Path], patterns: dict[str, list[str]]) -> list[tuple[Path, ...]]:

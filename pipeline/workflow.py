@@ -7,13 +7,14 @@ content of the source files, decides every byte of the store; names, folders and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
 
-from .catalog import CatalogEntry, load_catalog
-from .config import StrictModel, apply_overrides, load_yaml, parse
+from .catalog import load_catalog
+from .config import StrictModel, apply_overrides, data_roots, load_yaml, parse
 from .errors import ConfigError
 
 Fraction = Annotated[float, pydantic.Field(ge=0, le=1)]
@@ -253,12 +254,32 @@ def load_workflow(source: str | Path | dict[str, Any], overrides: Sequence[str] 
     return workflow, bases
 
 
-def scene_entries(workflow: Workflow, bases: Sequence[Path]) -> tuple[list[SceneConfig], list[Path], CatalogEntry | None]:
-    """Return the scene entries, where their paths are looked for, and the catalog entry if there is one."""
+@dataclass(frozen=True)
+class SceneList:
+    """The scene entries of a workflow, its catalog entry looked up."""
+
+    entries: list[SceneConfig]
+    places: list[Path]  #: folders in which their relative paths are looked for
+    class_names: list[str] | None = None  #: as the catalog gives them
+
+    def key(self) -> Any:
+        """Return what tells this list from another, for the index of finished stores."""
+        return [[entry.model_dump(mode="json") for entry in self.entries], [str(place) for place in self.places]]
+
+
+def scene_entries(workflow: Workflow, bases: Sequence[Path]) -> SceneList:
+    """Return the scene entries of a workflow.
+
+    Raises
+    ------
+    ConfigError, SceneNotFoundError
+        The catalog entry, or its folder, does not exist.
+    """
     if isinstance(workflow.scenes, CatalogScenes):
         entry = load_catalog(workflow.scenes.catalog, bases)
-        return [parse(SceneConfig, item, f"catalog {entry.name}") for item in entry.scenes], entry.bases(bases), entry
-    return list(workflow.scenes), list(bases), None
+        scenes = [parse(SceneConfig, item, f"catalog {entry.name}") for item in entry.scenes]
+        return SceneList(scenes, entry.bases(bases), entry.class_names)
+    return SceneList(list(workflow.scenes), [*bases, *data_roots()])
 
 
 def require_fractions(workflow: Workflow) -> None:

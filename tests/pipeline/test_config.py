@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from bandstream.pipeline.config import apply_overrides, canonical_json, find_data, fingerprint, load_yaml, parse_yaml
 from bandstream.pipeline.errors import ConfigError
-from bandstream.pipeline.workflow import load_workflow
+from bandstream.pipeline.workflow import load_workflow, scene_entries
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,14 +113,19 @@ def test_the_fingerprint_does_not_depend_on_the_order_of_keys(value: dict[str, o
     assert fingerprint(value) == fingerprint(turned)
 
 
-def test_relative_data_is_found_in_the_bases_then_in_the_data_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_data_is_found_in_the_first_folder_that_has_it(tmp_path: Path) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     near.mkdir()
     far.mkdir()
     (far / "a.hdr").touch()
-    monkeypatch.setenv("BANDSTREAM_DATA", str(far))
-    assert find_data("a.hdr", [near]) == far / "a.hdr"
-    assert find_data("*.hdr", [near]) == far / "*.hdr"
+    assert find_data("a.hdr", [near, far]) == far / "a.hdr"
+    assert find_data("*.hdr", [near, far]) == far / "*.hdr"
     (near / "a.hdr").touch()
-    assert find_data("a.hdr", [near]) == near / "a.hdr"
-    assert find_data("b.hdr", [near]) == near / "b.hdr"
+    assert find_data("a.hdr", [near, far]) == near / "a.hdr"
+    assert find_data("b.hdr", [near, far]) == near / "b.hdr"
+
+
+def test_a_workflow_looks_beside_itself_then_in_the_data_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BANDSTREAM_DATA", str(tmp_path / "data"))
+    workflow, bases = load_workflow(WORKFLOW)
+    assert scene_entries(workflow, bases).places == [Path.cwd(), tmp_path / "data"]
