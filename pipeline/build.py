@@ -8,7 +8,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -22,14 +22,13 @@ from .errors import StoreBusyError
 from .sources import Sources, find_sources
 from .store import SCHEMA, PatchStore
 from .workflow import Workflow, load_workflow, scene_entries
-from .files import write_text
 
 if TYPE_CHECKING:
     from .fitting import Fit, Prepared
     from .sources import OpenScene
     from .survey import Survey
     from .tiles import TileSource
-    from .writer import ShardRecord, StoreWriter
+    from .writer import ShardRecord
 
 #: Raised whenever the same workflow and sources would give other bytes than before.
 ALGORITHM = 1
@@ -162,12 +161,18 @@ class _Job:
             "class_names": sources.class_names,
         }
         print_ = fingerprint({"recipe": recipe, "sources": digests})
-        return cls(workflow, sources, scenes, prepared, digests, print_, root / f"{workflow.name}-{print_[:12]}.zarr")
+        return cls(
+            workflow, sources, scenes, prepared, digests, print_, root / f"{workflow.name}-{print_[:12]}.zarr"
+        )
 
     def files(self) -> list[str]:
         """Every source file."""
-        extra = [p for item in self.scenes for p in (item.files.labels, item.files.split_raster) if p is not None]
-        return sorted({name for item in self.scenes for name in item.source_files} | {str(path) for path in extra})
+        extra = [
+            p for item in self.scenes for p in (item.files.labels, item.files.split_raster) if p is not None
+        ]
+        return sorted(
+            {name for item in self.scenes for name in item.source_files} | {str(path) for path in extra}
+        )
 
     def run(self, memory_bytes: int, *, quiet: bool, dry_run: bool) -> BuildResult:
         """Survey, fit, tile and finish."""
@@ -175,7 +180,9 @@ class _Job:
         from .survey import survey
 
         found = survey(self.workflow, self.scenes, self.sources.class_names)
-        engine = Engine.plan(self._statistics_bytes(), held_bytes(), memory_bytes, "tiles.size or the scene's width")
+        engine = Engine.plan(
+            self._statistics_bytes(), held_bytes(), memory_bytes, "tiles.size or the scene's width"
+        )
         if dry_run:
             return self._dry(found, engine, memory_bytes)
         with _locked(self.path):
@@ -216,7 +223,11 @@ class _Job:
         numbers = zip(self.prepared.scale, self.prepared.offset, self.prepared.nodata, strict=True)
         return [
             TileSource(
-                item.scene, TileGrid(item.shape_yx, tiles.size, tiles.halo), fitted.chain.bind(*n), split, item.labels
+                item.scene,
+                TileGrid(item.shape_yx, tiles.size, tiles.halo),
+                fitted.chain.bind(*n),
+                split,
+                item.labels,
             )
             for item, n, split in zip(self.scenes, numbers, found.splits, strict=True)
         ]
@@ -235,7 +246,9 @@ class _Job:
         predicted = max(peak, engine.predicted_peak_bytes)
         return BuildResult(self.path, self.fingerprint, False, predicted, count, notes=found.lines())
 
-    def _tiling_engine(self, sources: list[TileSource], bands: int, memory_bytes: int) -> tuple[Engine, int, int]:
+    def _tiling_engine(
+        self, sources: list[TileSource], bands: int, memory_bytes: int
+    ) -> tuple[Engine, int, int]:
         from .tiles import task_bytes
         from .writer import StoreLayout
 
@@ -257,7 +270,9 @@ class _Job:
         sources = self._sources(found, fitted)
         engine, peak, count = self._tiling_engine(sources, fitted.chain.outputs, memory_bytes)
         tiles = self.workflow.tiles
-        layout = StoreLayout.plan(count, fitted.chain.outputs, tiles.size, tiles.halo, self.workflow.store.codec)
+        layout = StoreLayout.plan(
+            count, fitted.chain.outputs, tiles.size, tiles.halo, self.workflow.store.codec
+        )
         writer = StoreWriter(self.path, layout)
         writer.begin()
         firsts = [sum(len(s.grid) for s in sources[:number]) for number in range(len(sources))]
@@ -280,13 +295,15 @@ def _digest(item: OpenScene, cache: DigestCache) -> dict[str, Any]:
     return {
         "scene": cache.digest(item.source_files),
         "unlabelled": item.files.unlabelled,
+        "header_offset": item.files.header_offset,
+        "wavelength_unit": item.files.wavelength_unit,
         "split": item.files.split_code,
         **{name: cache.digest([path]) if path else None for name, path in extra.items()},
     }
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Generator[None]:
     """Hold the store's lock; it falls with the process, however that ends."""
     lock = path.parent / CACHE / f"{path.stem}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)

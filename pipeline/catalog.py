@@ -51,12 +51,14 @@ class CatalogEntry(StrictModel):
 
 def catalog_folder() -> Path:
     """Return the folder of the catalogs that ship with the package."""
-    return Path(str(resources.files(f"{__package__.rsplit('.', 1)[0]}.catalogs"))) / "scenes"
+    return Path(str(resources.files(f"{__name__.rsplit('.', 2)[0]}.catalogs"))) / "scenes"
 
 
 def list_catalog() -> list[CatalogEntry]:
     """Return all entries that ship with the package, by name."""
-    return [parse(CatalogEntry, load_yaml(path), path.name) for path in sorted(catalog_folder().glob("*.yaml"))]
+    return [
+        parse(CatalogEntry, load_yaml(path), path.name) for path in sorted(catalog_folder().glob("*.yaml"))
+    ]
 
 
 def load_catalog(name: str, bases: Sequence[Path] = ()) -> CatalogEntry:

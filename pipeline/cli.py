@@ -40,7 +40,9 @@ app.add_typer(catalog_app, name="catalog")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")]
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a setting: --set tiles.size=32.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a setting: --set tiles.size=32.")
+]
 
 
 def _version(asked: bool) -> None:
@@ -51,7 +53,9 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _main(
-    _version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")
+    ] = False,
 ) -> None:
     pass
 
@@ -61,7 +65,9 @@ def run(
     workflow: Annotated[Path, typer.Argument(help="Workflow YAML.")],
     overrides: Overrides = None,
     memory: Annotated[str, typer.Option(help="Most memory that the process may take.")] = "1GiB",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Predict tiles and memory; read no pixel.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Predict tiles and memory; read no pixel.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -88,12 +94,18 @@ def run(
     for note in () if quiet else result.notes:
         print(note)
     state = "reused" if result.reused else "would be built" if dry_run else "built"
-    peak = f", predicted peak {result.predicted_peak_bytes / 2**20:.0f} MiB" if result.predicted_peak_bytes else ""
+    peak = (
+        f", predicted peak {result.predicted_peak_bytes / 2**20:.0f} MiB"
+        if result.predicted_peak_bytes
+        else ""
+    )
     print(f"store {result.path}: {state}, {result.tiles} tiles, {result.seconds:.1f} s{peak}")
 
 
 @app.command()
-def resolve(workflow: Annotated[Path, typer.Argument(help="Workflow YAML.")], overrides: Overrides = None) -> None:
+def resolve(
+    workflow: Annotated[Path, typer.Argument(help="Workflow YAML.")], overrides: Overrides = None
+) -> None:
     """Print a workflow with every default filled in."""
     import yaml
 
@@ -112,7 +124,9 @@ def schema() -> None:
 
 @app.command()
 def simulate(
-    out: Annotated[Path, typer.Argument(help="Header to write, OUT.hdr; OUT.img and OUT_labels.tif come beside it.")],
+    out: Annotated[
+        Path, typer.Argument(help="Header to write, OUT.hdr; OUT.img and OUT_labels.tif come beside it.")
+    ],
     rows: Annotated[int, typer.Option(help="Lines.")] = 512,
     cols: Annotated[int, typer.Option(help="Samples.")] = 512,
     bands: Annotated[int, typer.Option(help="Bands between 400 and 2500 nm.")] = 200,
@@ -172,12 +186,13 @@ def scene_quicklook(
 
 @store_app.command("list")
 def store_list(
-    root: Annotated[Path, typer.Argument(help="Folder of the stores.")] = Path("stores"), as_json: Json = False
+    root: Annotated[Path, typer.Argument(help="Folder of the stores.")] = Path("stores"),
+    as_json: Json = False,
 ) -> None:
     """List the stores in a folder, unfinished ones too."""
     from .store import list_stores
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "store": str(path),
             "finished": store is not None,
@@ -194,7 +209,9 @@ def store_list(
         return
     for row in rows:
         what = f"{row['tiles']} tiles of {row['tile_size']} + 2 x {row['halo']}, {row['bands']} bands"
-        print(f"{row['store']}  {what if row['finished'] else 'NOT FINISHED'}  {(row['bytes'] or 0) / 2**20:.1f} MiB")
+        print(
+            f"{row['store']}  {what if row['finished'] else 'NOT FINISHED'}  {row['bytes'] / 2**20:.1f} MiB"
+        )
     if not rows:
         print(f"There is no store in {root}.")
 
@@ -239,7 +256,9 @@ def catalog_list(as_json: Json = False) -> None:
 
 
 @catalog_app.command("show")
-def catalog_show(name: Annotated[str, typer.Argument(help="Entry, or a YAML file.")], as_json: Json = False) -> None:
+def catalog_show(
+    name: Annotated[str, typer.Argument(help="Entry, or a YAML file.")], as_json: Json = False
+) -> None:
     """Print a catalog entry."""
     import yaml
 

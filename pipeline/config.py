@@ -35,7 +35,7 @@ class StrictModel(pydantic.BaseModel):
 class _StrictLoader(yaml.SafeLoader):
     """SafeLoader with the scalars of YAML 1.2 and without aliases or duplicate keys."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own protocol
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -69,7 +69,7 @@ for _tag, _pattern, _first in (
 ):
     _StrictLoader.add_implicit_resolver(_tag, re.compile(_pattern), list(_first))
 # 010 is the decimal ten in YAML 1.2; PyYAML's own constructor would read an octal number.
-_StrictLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(cast("str", node.value)))
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -217,7 +217,9 @@ def _models_in(annotation: Any) -> list[type[pydantic.BaseModel]]:
 
 def canonical_json(value: Any) -> bytes:
     """Encode as JSON with sorted keys and no blanks, so that equal values give equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True).encode()
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
+    ).encode()
 
 
 def fingerprint(value: Any) -> str:

@@ -68,7 +68,9 @@ def hash_file(path: Path) -> str:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-            blocks = pool.map(lambda at: hashlib.sha256(os.pread(descriptor, BLOCK_BYTES, at)).digest(), offsets)
+            blocks = pool.map(
+                lambda at: hashlib.sha256(os.pread(descriptor, BLOCK_BYTES, at)).digest(), offsets
+            )
             return hashlib.sha256(b"".join(blocks)).hexdigest()
     finally:
         os.close(descriptor)
@@ -103,7 +105,9 @@ class ReuseIndex:
             return None
         return entry
 
-    def remember(self, key: str, store: str, fingerprint: str, patterns: dict[str, list[str]], files: Iterable[str]) -> None:
+    def remember(
+        self, key: str, store: str, fingerprint: str, patterns: dict[str, list[str]], files: Iterable[str]
+    ) -> None:
         """Keep an entry; the oldest make room."""
         entries = _read_json(self.path)
         entries.pop(key, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +70,7 @@ class Engine:
 
 
 @contextmanager
-def _counting(bar: Progress) -> Iterator[None]:
+def _counting(bar: Progress) -> Generator[None]:
     from dask.callbacks import Callback
 
     def after(key: Any, *_: Any) -> None:

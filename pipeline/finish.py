@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .files import write_text
 from .scene import scene_crs, scene_transform
 from .store import SCHEMA, SPLITS, PatchStore
-from .files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 _LIBRARIES = ("bandstream", "numpy", "scipy", "zarr", "numcodecs", "dask", "xarray", "rasterio")
 
 
-def finish_store(job: Any, writer: StoreWriter, sources: Sequence[TileSource], found: Survey, fitted: Fit, records: list[ShardRecord]) -> PatchStore:
+def finish_store(
+    job: Any,
+    writer: StoreWriter,
+    sources: Sequence[TileSource],
+    found: Survey,
+    fitted: Fit,
+    records: list[ShardRecord],
+) -> PatchStore:
     """Write everything but the tiles, then the manifest, then the provenance beside the store."""
     layout = writer.layout
     arrays = _index(sources, records, len(found.class_names)) | _bands(job, fitted) | fitted.chain.arrays()
@@ -43,7 +50,13 @@ def finish_store(job: Any, writer: StoreWriter, sources: Sequence[TileSource], f
         "bands": fitted.chain.outputs,
         "dtype": "float32",
         "codec": layout.codec,
-        "tiles": {"count": layout.tiles, "size": layout.size, "halo": layout.halo, "chunk": layout.chunk, "shard": layout.shard},
+        "tiles": {
+            "count": layout.tiles,
+            "size": layout.size,
+            "halo": layout.halo,
+            "chunk": layout.chunk,
+            "shard": layout.shard,
+        },
         "splits": list(SPLITS),
         "classes": {"names": found.class_names, "colors": found.class_colors},
         "pixels": found.pixels,
@@ -54,7 +67,9 @@ def finish_store(job: Any, writer: StoreWriter, sources: Sequence[TileSource], f
     }
     groups = {
         "transforms": fitted.chain.attrs(),
-        "bands": {"comment": "the scenes' own bands that were kept, in their order; mean and std of the training pixels"},
+        "bands": {
+            "comment": "the scenes' own bands that were kept, in their order; mean and std of the training pixels"
+        },
     }
     store = writer.finish(records, arrays, attrs, groups)
     write_provenance(store, job)
@@ -62,13 +77,20 @@ def finish_store(job: Any, writer: StoreWriter, sources: Sequence[TileSource], f
 
 
 def _index(sources: Sequence[TileSource], records: list[ShardRecord], classes: int) -> NamedArrays:
-    origins = [(number, *s.grid.origin(tile)) for number, s in enumerate(sources) for tile in range(len(s.grid))]
+    origins = [
+        (number, *s.grid.origin(tile)) for number, s in enumerate(sources) for tile in range(len(s.grid))
+    ]
     columns = np.array(origins, np.int64)
     pixels = np.array([row for record in records for row in record.pixels], np.int64)
     labelled = np.array([row for record in records for row in record.labelled], np.int64)
-    arrays: NamedArrays = {f"tiles/index/{name}": (("tile",), columns[:, n]) for n, name in enumerate(("scene", "row", "col"))}
+    arrays: NamedArrays = {
+        f"tiles/index/{name}": (("tile",), columns[:, n]) for n, name in enumerate(("scene", "row", "col"))
+    }
     arrays["tiles/index/pixels"] = (("tile", "split_code"), pixels)
-    arrays["tiles/index/labelled"] = (("tile", "split_code", "class"), labelled.reshape(len(columns), len(SPLITS), classes))
+    arrays["tiles/index/labelled"] = (
+        ("tile", "split_code", "class"),
+        labelled.reshape(len(columns), len(SPLITS), classes),
+    )
     return arrays
 
 
@@ -117,7 +139,7 @@ def write_provenance(store: PatchStore, job: Any) -> None:
     record = {
         "store": store.path.name,
         "fingerprint": store.fingerprint,
-        "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": platform.node(),
         "platform": platform.platform(),
         "command": sys.argv,

@@ -54,13 +54,16 @@ class Prepared:
         datasets = [item.scene for item in scenes]
         windows: list[tuple[float, float]] = []
         if drop and drop.windows_nm:
-            windows = named_windows(drop.windows_nm) if isinstance(drop.windows_nm, str) else list(drop.windows_nm)
+            windows = (
+                named_windows(drop.windows_nm) if isinstance(drop.windows_nm, str) else list(drop.windows_nm)
+            )
         candidates = candidate_bands(datasets, listed=bool(drop and drop.listed), windows_nm=windows)
         setting = mask.nodata if mask else "auto"
         bands = datasets[0].sizes["band"]
         unscaled = (np.ones(bands), np.zeros(bands))
         calibrated = [
-            calibration(d, calibrate.to, calibrate.scale, calibrate.offset) if calibrate else unscaled for d in datasets
+            calibration(d, calibrate.to, calibrate.scale, calibrate.offset) if calibrate else unscaled
+            for d in datasets
         ]
         return cls(
             candidates,
@@ -156,13 +159,19 @@ def gather_statistics(
     parts: list[Any] = []
     for number, item in enumerate(scenes):
         shared = dask.delayed(item, pure=False, traverse=False)
-        numbers = tuple(values[number][chosen] for values in (prepared.nodata, prepared.scale, prepared.offset))
+        numbers = tuple(
+            values[number][chosen] for values in (prepared.nodata, prepared.scale, prepared.offset)
+        )
         for rows in statistics_blocks(item.shape_yx, len(chosen)):
             name = f"work-statistics-{number:04d}-{rows.start:08d}"
-            task = compute(shared, splits[number], rows, chosen, numbers, full=full, judge=judge, dask_key_name=name)
+            task = compute(
+                shared, splits[number], rows, chosen, numbers, full=full, judge=judge, dask_key_name=name
+            )
             parts.append(task)
     total = fold(BandStatistics.merge, BandStatistics.empty(len(chosen)), parts)
-    return cast("BandStatistics", engine.run([total], description="statistics", count=len(parts), quiet=quiet)[0])
+    return cast(
+        "BandStatistics", engine.run([total], description="statistics", count=len(parts), quiet=quiet)[0]
+    )
 
 
 @dataclass(frozen=True)
@@ -204,7 +213,9 @@ def fit(workflow: Workflow, prepared: Prepared, statistics: BandStatistics | Non
     notes = _band_notes(statistics, everything, judged[constant])
     keep = np.flatnonzero(~constant) if drop and drop.all_nodata else np.arange(len(judged))
     if not len(keep):
-        raise NoValidPixelsError("Every band is constant over the training pixels; there is nothing to learn from.")
+        raise NoValidPixelsError(
+            "Every band is constant over the training pixels; there is nothing to learn from."
+        )
     moments = moments.select(keep)
     if calibrate and calibrate.to in REFLECTANCES:
         _check_reflectance(moments)
@@ -233,7 +244,9 @@ def _fit_stages(workflow: Workflow, moments: Moments) -> Iterator[Stage]:
         yield fitted
 
 
-def _band_notes(statistics: BandStatistics, bands: NDArray[np.int64], constant: NDArray[np.int64]) -> list[str]:
+def _band_notes(
+    statistics: BandStatistics, bands: NDArray[np.int64], constant: NDArray[np.int64]
+) -> list[str]:
     invalid = 1 - statistics.valid / statistics.considered
     absent = bands[~statistics.present]
     partly = bands[statistics.present & (invalid > _REPORTED_INVALID)]

@@ -7,8 +7,9 @@ serves split rasters.
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import rasterio
+from affine import Affine
 from numpy.typing import NDArray
 from rasterio.enums import Resampling
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
@@ -41,7 +43,7 @@ class LabelRaster:
     shape_yx: tuple[int, int]  #: of the scene
     unlabelled: int
     factor: int  #: label pixels per scene pixel along a side, without a CRS
-    warp: tuple[str, tuple[float, ...], bool] | None  #: CRS (WKT) and transform of the scene, majority or nearest
+    warp: tuple[str, Affine, bool] | None  #: CRS (WKT) and transform of the scene, majority or nearest
 
     @classmethod
     def on_grid(cls, path: Path, scene: xr.Dataset, unlabelled: int = 0) -> LabelRaster:
@@ -55,18 +57,22 @@ class LabelRaster:
             It cannot be read, has several bands, or does not fit the scene.
         """
         if not path.is_file():
-            raise SceneNotFoundError(f"There is no label file {path} for the scene {scene.attrs.get('source')}.")
+            raise SceneNotFoundError(
+                f"There is no label file {path} for the scene {scene.attrs.get('source')}."
+            )
         shape = (int(scene.sizes["y"]), int(scene.sizes["x"]))
         crs, transform = scene_crs(scene), scene_transform(scene)
         with _opened(path) as raster:
             if raster.count != 1:
                 raise LabelError(f"The label file {path} has {raster.count} bands; labels need exactly one.")
-            placed = crs is not None and transform is not None and raster.crs is not None
-            if placed and (raster.shape != shape or raster.crs != crs or not _same(raster.transform, transform)):
-                assert crs is not None and transform is not None
+            placed = None if crs is None or transform is None or raster.crs is None else (crs, transform)
+            if placed and (
+                raster.shape != shape or raster.crs != placed[0] or not _same(raster.transform, placed[1])
+            ):
+                crs, transform = placed
                 side = abs(transform.determinant) ** 0.5
                 finer = raster.crs == crs and side / abs(raster.transform.determinant) ** 0.5 >= _FINER
-                return cls(str(path), shape, unlabelled, 1, (crs.to_wkt(), tuple(transform)[:6], finer))
+                return cls(str(path), shape, unlabelled, 1, (crs.to_wkt(), transform, finer))
             factor = raster.height // shape[0]
             if not factor or raster.shape != (shape[0] * factor, shape[1] * factor):
                 raise LabelError(
@@ -85,28 +91,21 @@ class LabelRaster:
         LabelError
             A number is negative, too large or no whole number; its place is given.
         """
-        height, width = rows.stop - rows.start, cols.stop - cols.start
+        f = self.factor
         with _opened(Path(self.path)) as raster:
-            if self.warp:
-                wkt, transform, majority = self.warp
-                how = Resampling.mode if majority else Resampling.nearest
-                with WarpedVRT(
-                    raster,
-                    crs=wkt,
-                    transform=rasterio.Affine(*transform),
-                    width=self.shape_yx[1],
-                    height=self.shape_yx[0],
-                    resampling=how,
-                    nodata=self._empty(raster),
-                ) as view:
-                    values = view.read(1, window=Window(cols.start, rows.start, width, height))
-            else:
-                f = self.factor
-                window = Window(cols.start * f, rows.start * f, width * f, height * f)
-                values = raster.read(1, window=window)
+            values = self._warped(raster, rows, cols) if self.warp else _window(raster, rows, cols, f)
             empty = raster.nodata
-        codes = self._codes(values, empty, rows.start * self.factor, cols.start * self.factor)
-        return codes if self.factor == 1 else _majority(codes, self.factor)
+        codes = self._codes(values, empty, rows.start * f, cols.start * f)
+        return codes if f == 1 else _majority(codes, f)
+
+    def _warped(self, raster: Any, rows: slice, cols: slice) -> NDArray[Any]:
+        assert self.warp is not None
+        wkt, transform, majority = self.warp
+        height, width = self.shape_yx
+        how = Resampling.mode if majority else Resampling.nearest
+        grid = {"crs": wkt, "transform": transform, "width": width, "height": height}
+        with WarpedVRT(raster, resampling=how, nodata=self._empty(raster), **grid) as view:
+            return _window(view, rows, cols, 1)
 
     def _empty(self, raster: Any) -> float:
         return self.unlabelled if raster.nodata is None else raster.nodata
@@ -128,7 +127,10 @@ class LabelRaster:
         return values.astype(np.uint16)
 
     def colors(self) -> dict[int, str]:
-        """Return the colours (``#rrggbb``) of the file's colour table by class, as far as there is one."""
+        """Return the colours (``#rrggbb``) of the classes: the tag `class_colors`, or else the file's colour table."""
+        told = self._listed("class_colors")
+        if told:
+            return told
         with _opened(Path(self.path)) as raster:
             try:
                 table = raster.colormap(1)
@@ -137,19 +139,21 @@ class LabelRaster:
         return {value: f"#{r:02x}{g:02x}{b:02x}" for value, (r, g, b, _) in table.items()}
 
     def names(self) -> dict[int, str]:
-        """Return the class names that the file's tags tell (``class_1=...``) by class."""
+        """Return the names of the classes, as the tag `class_names` (a JSON list) tells them."""
+        return self._listed("class_names")
+
+    def _listed(self, tag: str) -> dict[int, str]:
         with _opened(Path(self.path)) as raster:
-            tags = {**raster.tags(), **raster.tags(1)}
-        prefix = "class_"
-        return {
-            int(key[len(prefix) :]): value
-            for key, value in tags.items()
-            if key.lower().startswith(prefix) and key[len(prefix) :].isdecimal()
-        }
+            text = raster.tags().get(tag, "")
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return {}
+        return {n: str(item) for n, item in enumerate(found, 1)} if isinstance(found, list) else {}
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path) -> Generator[Any]:
     with warnings.catch_warnings():
         # labels without a CRS are common and dealt with above
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
@@ -160,7 +164,15 @@ def _opened(path: Path) -> Iterator[Any]:
             raise LabelError(f"The label file {path} cannot be read as a raster: {error}") from error
 
 
-def _same(a: rasterio.Affine, b: rasterio.Affine) -> bool:
+def _window(raster: Any, rows: slice, cols: slice, factor: int) -> NDArray[Any]:
+    span = [
+        number * factor for number in (cols.start, rows.start, cols.stop - cols.start, rows.stop - rows.start)
+    ]
+    window = Window(*span)  # pyright: ignore[reportCallIssue] - an attrs class without stubs
+    return np.asarray(raster.read(1, window=window))
+
+
+def _same(a: Affine, b: Affine) -> bool:
     """Whether two grids agree to a thousandth of a pixel at the origin, and in their steps."""
     side = abs(b.determinant) ** 0.5
     steps = np.subtract(tuple(a)[:6], tuple(b)[:6]) / side

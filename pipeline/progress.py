@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 LINE_EVERY_SECONDS = 10.0
@@ -42,7 +42,7 @@ class _Lines(Progress):
 
 
 @contextmanager
-def progress(description: str, total: float, *, quiet: bool = False) -> Iterator[Progress]:
+def progress(description: str, total: float, *, quiet: bool = False) -> Generator[Progress]:
     """Show the progress of `total` units of work on standard error.
 
     Parameters

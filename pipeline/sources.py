@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +31,10 @@ class SceneFiles:
     labels: Path | None
     unlabelled: int
     data_file: Path | None
-    split_code: str | None  #: name of the split that a CSV gives the whole scene
-    split_raster: Path | None
+    header_offset: int | None
+    wavelength_unit: str | None
+    split_code: str | None = None  #: name of the split that a CSV gives the whole scene
+    split_raster: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,9 @@ class Sources:
     """All scenes of a workflow before they are opened."""
 
     scenes: list[SceneFiles]
-    patterns: dict[str, list[str]] = field(default_factory=dict[str, list[str]])  #: glob pattern -> files found
+    patterns: dict[str, list[str]] = field(
+        default_factory=dict[str, list[str]]
+    )  #: glob pattern -> files found
     files: list[Path] = field(default_factory=list[Path])  #: other files that were read, such as CSVs
     class_names: list[str] | None = None
 
@@ -66,8 +70,7 @@ def find_sources(workflow: Workflow, listed: SceneList) -> Sources:
     patterns: dict[str, list[str]] = {}
     scenes: list[SceneFiles] = []
     for entry in listed.entries:
-        for paths in _expand(entry, places, patterns):
-            scenes.append(_scene_files(entry, paths, places))
+        scenes.extend(_scene_files(entry, paths, places) for paths in _expand(entry, places, patterns))
     scenes = _unique_ids(scenes)
     read: list[Path] = []
     if isinstance(workflow.split, GivenSplit):
@@ -75,7 +78,9 @@ def find_sources(workflow: Workflow, listed: SceneList) -> Sources:
     return Sources(scenes, patterns, read, workflow.class_names or listed.class_names)
 
 
-def _expand(entry: SceneConfig, places: Sequence[Path], patterns: dict[str, list[str]]) -> list[tuple[Path, ...]]:
+def _expand(
+    entry: SceneConfig, places: Sequence[Path], patterns: dict[str, list[str]]
+) -> list[tuple[Path, ...]]:
     pattern = find_data(entry.path, places)
     if not _WILDCARDS & set(str(entry.path)):
         return [(pattern,)]
@@ -96,7 +101,7 @@ def _scene_files(entry: SceneConfig, paths: tuple[Path, ...], places: Sequence[P
             labels = labels / paths[0].name
     data_file = find_data(entry.data_file, places) if entry.data_file else None
     unlabelled = entry.labels.unlabelled if entry.labels else 0
-    return SceneFiles(paths, stem, labels, unlabelled, data_file, None, None)
+    return SceneFiles(paths, stem, labels, unlabelled, data_file, entry.header_offset, entry.wavelength_unit)
 
 
 def _unique_ids(scenes: list[SceneFiles]) -> list[SceneFiles]:
@@ -105,12 +110,8 @@ def _unique_ids(scenes: list[SceneFiles]) -> list[SceneFiles]:
     for scene in scenes:
         seen[scene.scene_id] = seen.get(scene.scene_id, 0) + 1
         number = seen[scene.scene_id]
-        unique.append(scene if number == 1 else _with(scene, scene_id=f"{scene.scene_id}-{number}"))
+        unique.append(scene if number == 1 else replace(scene, scene_id=f"{scene.scene_id}-{number}"))
     return unique
-
-
-def _with(scene: SceneFiles, **changes: object) -> SceneFiles:
-    return SceneFiles(**{**scene.__dict__, **changes})
 
 
 def _given(
@@ -118,7 +119,10 @@ def _given(
 ) -> tuple[list[SceneFiles], list[Path]]:
     if split.raster is not None:
         raster = split.raster
-        found = [_with(s, split_raster=find_data(raster.replace("{stem}", s.paths[0].stem), places)) for s in scenes]
+        found = [
+            replace(s, split_raster=find_data(raster.replace("{stem}", s.paths[0].stem), places))
+            for s in scenes
+        ]
         return found, []
     assert split.files is not None
     by_path = {path.resolve(): number for number, scene in enumerate(scenes) for path in scene.paths}
@@ -135,17 +139,21 @@ def _given(
             numbers = [exact] if exact is not None else by_name.get(Path(row).name, [])
             if len(numbers) != 1:
                 problem = "is no scene of this workflow" if not numbers else "is the name of several scenes"
-                raise ConfigError(f"{path} lists {row}, which {problem}; write its path relative to the CSV file.")
+                raise ConfigError(
+                    f"{path} lists {row}, which {problem}; write its path relative to the CSV file."
+                )
             other = given.setdefault(numbers[0], name)
             if other != name:
-                raise ConfigError(f"{row} stands in the {other} and in the {name} file of split.files; keep one.")
+                raise ConfigError(
+                    f"{row} stands in the {other} and in the {name} file of split.files; keep one."
+                )
     left = [scene.scene_id for number, scene in enumerate(scenes) if number not in given]
     if left:
         raise ConfigError(
             f"{len(left)} of {len(scenes)} scenes stand in no file of split.files: {', '.join(left[:5])}"
             f"{', ...' if len(left) > 5 else ''}. Add them, or narrow the scene pattern."
         )
-    return [_with(scene, split_code=given[number]) for number, scene in enumerate(scenes)], read
+    return [replace(scene, split_code=given[number]) for number, scene in enumerate(scenes)], read
 
 
 def _images(path: Path) -> list[str]:
@@ -192,8 +200,12 @@ def open_sources(sources: Sources) -> list[OpenScene]:
 
     opened: list[OpenScene] = []
     for item in sources.scenes:
-        options = {"data_file": item.data_file} if item.data_file else {}
-        scene = open_scene(item.paths[0] if len(item.paths) == 1 else list(item.paths), **options)
+        scene = open_scene(
+            item.paths[0] if len(item.paths) == 1 else list(item.paths),
+            data_file=item.data_file,
+            header_offset=item.header_offset,
+            wavelength_unit=item.wavelength_unit,
+        )
         labels = LabelRaster.on_grid(item.labels, scene, item.unlabelled) if item.labels else None
         opened.append(OpenScene(scene, item, labels))
         require_same_bands(opened[0].scene, scene)

@@ -71,7 +71,9 @@ class BlockSplit:
         """See `SplitMap`."""
         erosion = -(-self.margin // 2)
         y, x = (_clip(span, erosion, n) for span, n in zip((rows, cols), self.shape_yx, strict=True))
-        wide = self.table[np.arange(y.start, y.stop) // self.block][:, np.arange(x.start, x.stop) // self.block]
+        wide = self.table[np.arange(y.start, y.stop) // self.block][
+            :, np.arange(x.start, x.stop) // self.block
+        ]
         kept = _erode(wide, erosion)
         return kept[rows.start - y.start : rows.stop - y.start, cols.start - x.start : cols.stop - x.start]
 
@@ -92,9 +94,7 @@ def _erode(codes: Codes, distance: int) -> Codes:
     return np.where(low == high, codes, 0).astype(np.uint8)
 
 
-def deal_blocks(
-    weights: Sequence[NDArray[np.int64]], fractions: dict[str, float], seed: int
-) -> list[Codes]:
+def deal_blocks(weights: Sequence[NDArray[np.int64]], fractions: dict[str, float], seed: int) -> list[Codes]:
     """Deal the blocks of all scenes to the splits so that each class comes near its fractions.
 
     Blocks are taken from the most to the least labelled, equal ones in an order drawn by `seed`, and each goes to the
@@ -168,8 +168,10 @@ def shared_pixels(split: SplitMap, shape_yx: tuple[int, int], halo: int) -> dict
         wide = _clip(rows, halo, shape_yx[0])
         codes = split.codes(wide, slice(0, shape_yx[1]))
         inner = slice(rows.start - wide.start, rows.stop - wide.start)
-        seen = {
-            name: maximum_filter(codes == code, 2 * halo + 1, mode="constant", cval=0)[inner]
+        seen: dict[str, NDArray[np.bool_]] = {
+            name: np.asarray(maximum_filter(codes == code, 2 * halo + 1, mode="constant", cval=0), bool)[
+                inner
+            ]
             for name, code in SPLIT_CODE.items()
             if code
         }

@@ -101,7 +101,9 @@ class Moments:
         offset = np.broadcast_to(np.asarray(offset, np.float64), self.mean.shape)
         factor = np.outer(scale, scale) if self.full else scale**2
         ends = np.stack([self.minimum * scale + offset, self.maximum * scale + offset])
-        return Moments(self.count, self.mean * scale + offset, self.scatter * factor, ends.min(0), ends.max(0))
+        return Moments(
+            self.count, self.mean * scale + offset, self.scatter * factor, ends.min(0), ends.max(0)
+        )
 
     def select(self, bands: NDArray[np.intp]) -> Moments:
         """Return the moments of some bands, in the given order."""

@@ -96,7 +96,9 @@ class PatchStore:
                 "`bandstream run`: finished shards are kept and the rest is written."
             )
         try:
-            attrs = cast("dict[str, Any]", json.loads((path / "zarr.json").read_text())["attributes"]["bandstream"])
+            attrs = cast(
+                "dict[str, Any]", json.loads((path / "zarr.json").read_text())["attributes"]["bandstream"]
+            )
         except (OSError, ValueError, KeyError) as error:
             raise StoreCorruptError(
                 f"The root metadata {path / 'zarr.json'} cannot be read ({error}); delete the store and run its "
@@ -189,7 +191,9 @@ class PatchStore:
     @cached_property
     def index(self) -> TileIndex:
         """The tile index, read once."""
-        columns = [np.asarray(self._open(f"tiles/index/{name}")[...]) for name in TileIndex.__dataclass_fields__]
+        columns = [
+            np.asarray(self._open(f"tiles/index/{name}")[...]) for name in TileIndex.__dataclass_fields__
+        ]
         return TileIndex(*columns)
 
     @cached_property
@@ -215,7 +219,9 @@ class PatchStore:
         try:
             return zarr.open_array(self.path / name, mode="r")
         except (OSError, ValueError, KeyError) as error:
-            raise StoreCorruptError(f"The array {name} of the store {self.path} cannot be opened: {error}") from error
+            raise StoreCorruptError(
+                f"The array {name} of the store {self.path} cannot be opened: {error}"
+            ) from error
 
     def shard_path(self, name: str, shard: int) -> Path:
         """Return the file of one shard of a tile array."""
@@ -234,7 +240,9 @@ class PatchStore:
             self._require(self.shard_path(name, shard))
         try:
             return np.asarray(self.array(name)[start:stop])
-        except Exception as error:  # zarr raises whatever its codec raised: ValueError, RuntimeError, KeyError, ...
+        except (
+            Exception
+        ) as error:  # zarr raises whatever its codec raised: ValueError, RuntimeError, KeyError, ...
             first = self.shard_path(name, start // self.shard_tiles)
             raise StoreCorruptError(
                 f"Tiles {start}-{stop - 1} of {name} cannot be decoded from {first}: {error}. The file has changed "

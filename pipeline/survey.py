@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from .errors import ConfigError, EmptySplitError
 from .labels import LabelRaster
+from .pictures import class_palette
 from .sources import OpenScene
 from .splits import BlockSplit, RasterSplit, SplitMap, WholeScene, deal_blocks, row_slabs, shared_pixels
 from .store import SPLIT_CODE, SPLITS
 from .workflow import BlocksSplit, Workflow, require_fractions
-
-# Okabe and Ito (2008), told apart by colour-blind readers; further classes get evenly spread hues
-_PALETTE = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999")
 
 
 @dataclass(frozen=True)
@@ -33,13 +31,16 @@ class Survey:
     def lines(self) -> list[str]:
         """Return what a build prints about the splits."""
         told = [
-            f"{name}: {count:,} pixels" + (f", {sum(self.labelled[name]):,} labelled" if self.class_names else "")
+            f"{name}: {count:,} pixels"
+            + (f", {sum(self.labelled[name]):,} labelled" if self.class_names else "")
             for name, count in self.pixels.items()
             if count
         ]
         lines = ["splits: " + "; ".join(told)]
         if self.shared:
-            lines.append("shared pixels: " + ", ".join(f"{pair} {count:,}" for pair, count in self.shared.items()))
+            lines.append(
+                "shared pixels: " + ", ".join(f"{pair} {count:,}" for pair, count in self.shared.items())
+            )
         else:
             lines.append("shared pixels: 0 (every scene lies wholly in one split)")
         return lines
@@ -60,7 +61,7 @@ def survey(workflow: Workflow, scenes: Sequence[OpenScene], names: list[str] | N
     counts = [_count_blocks(item, block) for item in scenes]
     classes = max(part.shape[-1] for part in counts) - 1
     splits = _deal(workflow, scenes, counts, classes)
-    pixels = dict.fromkeys(SPLITS, 0)
+    pixels: dict[str, int] = dict.fromkeys(SPLITS, 0)
     labelled = {name: np.zeros(classes, np.int64) for name in SPLITS}
     shared: dict[str, int] = {}
     for item, split in zip(scenes, splits, strict=True):
@@ -86,8 +87,14 @@ def _count_blocks(item: OpenScene, block: int | None) -> NDArray[np.int64]:
     down, across = -(-rows // side), -(-cols // side)
     parts: list[NDArray[np.int64]] = []
     for slab in row_slabs(item.shape_yx):
-        labels = item.labels.read(slab, slice(0, cols)) if item.labels else np.zeros((slab.stop - slab.start, cols), int)
-        where = (np.arange(slab.start, slab.stop) // side)[:, None] * across + (np.arange(cols) // side)[None, :]
+        labels = (
+            item.labels.read(slab, slice(0, cols))
+            if item.labels
+            else np.zeros((slab.stop - slab.start, cols), int)
+        )
+        where = (np.arange(slab.start, slab.stop) // side)[:, None] * across + (np.arange(cols) // side)[
+            None, :
+        ]
         top = int(labels.max(initial=0)) + 1
         flat = np.bincount((where * top + labels).ravel(), minlength=down * across * top)
         parts.append(flat.reshape(down, across, top).astype(np.int64))
@@ -117,13 +124,19 @@ def _deal(
 
 
 def _count_splits(
-    item: OpenScene, split: SplitMap, classes: int, pixels: dict[str, int], labelled: dict[str, NDArray[np.int64]]
+    item: OpenScene,
+    split: SplitMap,
+    classes: int,
+    pixels: dict[str, int],
+    labelled: dict[str, NDArray[np.int64]],
 ) -> None:
     for slab in row_slabs(item.shape_yx):
         cols = slice(0, item.shape_yx[1])
         codes = split.codes(slab, cols)
         labels = item.labels.read(slab, cols) if item.labels else np.zeros(codes.shape, np.uint16)
-        table = np.bincount((codes.astype(np.int64) * (classes + 1) + labels).ravel(), minlength=4 * (classes + 1))
+        table = np.bincount(
+            (codes.astype(np.int64) * (classes + 1) + labels).ravel(), minlength=4 * (classes + 1)
+        )
         for name, row in zip(SPLITS, table.reshape(4, classes + 1), strict=True):
             pixels[name] += int(row.sum())
             labelled[name] += row[1:]
@@ -132,7 +145,9 @@ def _count_splits(
 def _class_names(scenes: Sequence[OpenScene], classes: int, names: list[str] | None) -> list[str]:
     if names is not None:
         if classes > len(names):
-            raise ConfigError(f"The labels hold class {classes}, and class_names gives {len(names)} names; add the rest.")
+            raise ConfigError(
+                f"The labels hold class {classes}, and class_names gives {len(names)} names; add the rest."
+            )
         return list(names) if classes else []
     told: dict[int, str] = {}
     for item in scenes:
@@ -141,19 +156,14 @@ def _class_names(scenes: Sequence[OpenScene], classes: int, names: list[str] | N
 
 
 def _class_colors(scenes: Sequence[OpenScene], classes: int) -> list[str]:
-    import colorsys
-
     told: dict[int, str] = {}
     for item in scenes:
         told |= item.labels.colors() if item.labels else {}
+    colors = [told.get(number) for number in range(1, classes + 1)]
     # a table that gives two classes one colour is a grey ramp or a default, no legend
-    if len({told.get(n) for n in range(1, classes + 1)}) == classes and all(n in told for n in range(1, classes + 1)):
-        return [told[number] for number in range(1, classes + 1)]
-    colors = list(_PALETTE[:classes])
-    for extra in range(classes - len(colors)):
-        red, green, blue = (round(255 * v) for v in colorsys.hsv_to_rgb(extra * 0.618 % 1, 0.55 + extra % 3 * 0.2, 0.8))
-        colors.append(f"#{red:02X}{green:02X}{blue:02X}")
-    return colors
+    if None not in colors and len(set(colors)) == classes:
+        return [str(color) for color in colors]
+    return class_palette(classes)
 
 
 def _require_training(workflow: Workflow, found: Survey, *, labels: bool) -> None:

@@ -73,7 +73,7 @@ def tile_run(source: TileSource, run: TileRun) -> dict[str, NDArray[Any]]:
         "data": cut(run.window(data), run.count),
         # a mirrored pixel is context for the network, never a pixel of its own
         "labels": cut(np.where(run.inside, run.window(labels), 0), run.count),
-        "valid": cut(run.window(valid) & run.inside, run.count),
+        "valid": cut(np.where(run.inside, run.window(valid), False), run.count),
         "split": cut(np.where(run.inside, run.window(split), 0), run.count),
     }
 

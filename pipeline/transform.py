@@ -60,7 +60,9 @@ def transform(scene: xr.Dataset, store: PatchStore, *, chunk_rows: int | None = 
         meta=np.empty((0, 0, 0), np.float32),
     )
     coords = {name: scene.coords[name] for name in ("y", "x", "spatial_ref") if name in scene.coords}
-    attrs = {key: scene.attrs[key] for key in ("source", "scene_id", "sensor", "acquired") if key in scene.attrs}
+    attrs = {
+        key: scene.attrs[key] for key in ("source", "scene_id", "sensor", "acquired") if key in scene.attrs
+    }
     data = xr.DataArray(both[..., :outputs], dims=("y", "x", "component"))
     valid = xr.DataArray(both[..., outputs] > 0, dims=("y", "x"))
     result = xr.Dataset({"data": data, "valid": valid}, coords=coords, attrs=attrs)

@@ -34,6 +34,8 @@ class SceneConfig(StrictModel):
     labels: LabelsConfig | None = None
     mosaic: bool = False  #: one scene of all files of the pattern, on their common grid
     data_file: str | None = None  #: where the header's data file has an unusual name
+    header_offset: Annotated[int, pydantic.Field(ge=0)] | None = None  #: bytes before the numbers (ENVI)
+    wavelength_unit: str | None = None  #: where the file declares none, or a wrong one
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -46,7 +48,9 @@ class SceneConfig(StrictModel):
 class CalibrateConfig(StrictModel):
     """Bring the stored numbers to a physical quantity with the scene's own scale and offset."""
 
-    to: Literal["surface_reflectance", "toa_reflectance", "radiance", "surface_radiance"] = "surface_reflectance"
+    to: Literal["surface_reflectance", "toa_reflectance", "radiance", "surface_radiance"] = (
+        "surface_reflectance"
+    )
     scale: float | None = None  #: stands in for what the file does not tell
     offset: float | None = None
 
@@ -61,7 +65,9 @@ class DropBandsConfig(StrictModel):
     """Bands to leave out."""
 
     listed: bool = True  #: those the scene lists as bad
-    windows_nm: str | list[tuple[float, float]] | None = None  #: a named set such as `water`, or [[low, high], ...]
+    windows_nm: str | list[tuple[float, float]] | None = (
+        None  #: a named set such as `water`, or [[low, high], ...]
+    )
     all_nodata: bool = True  #: those without data, or without variation, in the training pixels
 
 
@@ -94,7 +100,9 @@ class StageConfig(StrictModel):
             value = {value: {}}
         if isinstance(value, dict):
             if len(value) != 1:
-                raise ValueError(f"a stage is one key with its settings, got {', '.join(map(str, value)) or 'none'}")
+                raise ValueError(
+                    f"a stage is one key with its settings, got {', '.join(map(str, value)) or 'none'}"
+                )
             return {key: {} if inner is None else inner for key, inner in value.items()}
         return value
 
@@ -108,7 +116,9 @@ class TilesConfig(StrictModel):
     """The patch grid."""
 
     size: Annotated[int, pydantic.Field(ge=1, le=4096)] = 64  #: side of a core in pixels
-    halo: Annotated[int, pydantic.Field(ge=0, le=1024)] = 0  #: pixels around the core; patches up to 2 halo + 1
+    halo: Annotated[int, pydantic.Field(ge=0, le=1024)] = (
+        0  #: pixels around the core; patches up to 2 halo + 1
+    )
 
 
 class BlocksSplit(StrictModel):
@@ -116,7 +126,11 @@ class BlocksSplit(StrictModel):
 
     by: Literal["blocks"]
     block: Annotated[int, pydantic.Field(ge=1)] = 64  #: side in pixels
-    fractions: dict[Literal["train", "validation", "test"], Fraction] = {"train": 0.6, "validation": 0.2, "test": 0.2}
+    fractions: dict[Literal["train", "validation", "test"], Fraction] = {
+        "train": 0.6,
+        "validation": 0.2,
+        "test": 0.2,
+    }
     margin: Annotated[int, pydantic.Field(ge=0)] | Literal["auto"] = "auto"  #: auto = 2 halo
     seed: int = 0
 
@@ -135,7 +149,9 @@ class GivenSplit(StrictModel):
 
     by: Literal["given"]
     raster: str | None = None  #: 1 train, 2 validation, 3 test; `{stem}` as in labels
-    files: dict[Literal["train", "validation", "test"], str] | None = None  #: CSV per split, scenes in column `image`
+    files: dict[Literal["train", "validation", "test"], str] | None = (
+        None  #: CSV per split, scenes in column `image`
+    )
 
     @pydantic.model_validator(mode="after")
     def _one(self) -> GivenSplit:
@@ -221,11 +237,15 @@ class Workflow(StrictModel):
     def resolved(self) -> dict[str, Any]:
         """Return the whole file with every default filled in, as `bandstream resolve` prints it."""
         document = self.model_dump(mode="json", exclude_none=True)
-        document["stages"] = [{s.kind: getattr(s, s.kind).model_dump(mode="json", exclude_none=True)} for s in self.stages]
+        document["stages"] = [
+            {s.kind: getattr(s, s.kind).model_dump(mode="json", exclude_none=True)} for s in self.stages
+        ]
         return document
 
 
-def load_workflow(source: str | Path | dict[str, Any], overrides: Sequence[str] = ()) -> tuple[Workflow, list[Path]]:
+def load_workflow(
+    source: str | Path | dict[str, Any], overrides: Sequence[str] = ()
+) -> tuple[Workflow, list[Path]]:
     """Load a workflow from a YAML file, or from the same content as a dict.
 
     Parameters
@@ -264,7 +284,10 @@ class SceneList:
 
     def key(self) -> Any:
         """Return what tells this list from another, for the index of finished stores."""
-        return [[entry.model_dump(mode="json") for entry in self.entries], [str(place) for place in self.places]]
+        return [
+            [entry.model_dump(mode="json") for entry in self.entries],
+            [str(place) for place in self.places],
+        ]
 
 
 def scene_entries(workflow: Workflow, bases: Sequence[Path]) -> SceneList:

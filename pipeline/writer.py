@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import zarr
-from numcodecs import blosc
+from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] - a compiled module
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
 
@@ -143,10 +143,14 @@ class StoreWriter:
             written = store.shard_path(name, shard)
             written.unlink(missing_ok=True)  # one that an interrupted build left is not to be read and merged
             # an array that is opened forgets this setting, and a shard of zeros would not be written
-            array = zarr.open_array(self.path / "tiles" / name, mode="r+").with_config({"write_empty_chunks": True})
+            array = zarr.open_array(self.path / "tiles" / name, mode="r+").with_config(
+                {"write_empty_chunks": True}
+            )
             array[span.start : span.stop] = tiles[name]
             files[str(written.relative_to(self.path))] = FileRecord.of(written)
-        pixels, labelled = count_pixels(tiles["labels"], tiles["valid"], tiles["split"], self.layout.halo, classes)
+        pixels, labelled = count_pixels(
+            tiles["labels"], tiles["valid"], tiles["split"], self.layout.halo, classes
+        )
         record = ShardRecord(files, pixels.tolist(), labelled.tolist())
         write_text(self._journal(shard), json.dumps(asdict(record)))
         return record

@@ -25,8 +25,8 @@ class Affine:
     @classmethod
     def scaling(cls, centre: ArrayLike, gain: ArrayLike, bands: int) -> Affine:
         """Return y = (x - centre) * gain over `bands` bands."""
-        full = (np.broadcast_to(np.asarray(v, np.float64), (bands,)) for v in (centre, gain))
-        return cls(*full, np.zeros(bands))
+        spread = np.zeros(bands)
+        return cls(spread + np.asarray(centre), spread + np.asarray(gain), spread)
 
     def then(self, after: Affine) -> Affine:
         """Return the map that applies `self` and then `after`."""

@@ -26,7 +26,7 @@ def named_windows(name: str) -> list[tuple[float, float]]:
     ConfigError
         There are no windows of that name.
     """
-    file = resources.files(f"{__package__.rsplit('.', 2)[0]}.catalogs") / "windows.yaml"
+    file = resources.files(f"{__name__.rsplit('.', 3)[0]}.catalogs") / "windows.yaml"
     table = parse_yaml(file.read_text(encoding="utf-8"), "windows.yaml")["windows"]
     if name not in table:
         raise ConfigError(

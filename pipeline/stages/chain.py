@@ -22,7 +22,7 @@ from .normalize import Normalize
 from .reduce import Pca
 
 Stage = Normalize | Pca
-_KINDS: dict[str, type[Normalize] | type[Pca]] = {"normalize": Normalize, "reduce": Pca}
+_KINDS: dict[str, type[Stage]] = {"normalize": Normalize, "reduce": Pca}
 NamedArrays = dict[str, tuple[tuple[str, ...], NDArray[Any]]]
 
 
@@ -53,7 +53,9 @@ class FittedChain:
         for stage in self.stages:
             affine = affine.then(stage.affine())
         if self.mean is not None:
-            affine = affine.around(np.divide(self.mean - offset, scale, out=np.zeros_like(scale), where=scale != 0))
+            affine = affine.around(
+                np.divide(self.mean - offset, scale, out=np.zeros_like(scale), where=scale != 0)
+            )
         return BoundChain(affine, self.judged, self.kept, nodata[self.judged], self.source_bands)
 
     def arrays(self) -> NamedArrays:
@@ -138,7 +140,9 @@ class BoundChain:
         rows, cols, bands = block_yxb.shape
         assert bands == self.source_bands
         invalid = invalid_mask(take_bands(block_yxb, self.judged), self.nodata)
-        valid = np.ones((rows, cols), bool) if invalid is None else ~invalid.any(axis=2)
+        valid = np.ones((rows, cols), bool)
+        if invalid is not None:
+            np.logical_not(invalid.any(axis=2), out=valid)
         values_bp = take_bands(block_yxb, self.kept).transpose(2, 0, 1).reshape(len(self.kept), rows * cols)
         masked = None if valid.all() else ~valid.ravel()
         if masked is not None:

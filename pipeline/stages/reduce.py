@@ -47,8 +47,8 @@ class Pca:
         values, vectors = scipy.linalg.eigh(moments.covariance)
         values, vectors = values[::-1], vectors[:, ::-1]
         basis = vectors[:, :components].T
-        largest = np.abs(basis).argmax(axis=1)
-        basis = basis * np.sign(basis[np.arange(components), largest])[:, None]
+        largest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1, keepdims=True), axis=1)
+        basis = basis * np.sign(largest)
         total = float(np.maximum(values, 0).sum())
         return cls(moments.mean, np.ascontiguousarray(basis), np.maximum(values[:components], 0), total)
 

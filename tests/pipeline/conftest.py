@@ -31,7 +31,9 @@ class MadeScene:
         return (self.raw_yxb[:, :, ~self.bad] != NODATA).all(axis=2)
 
 
-def make_envi(folder: Path, shape: tuple[int, int] = (40, 52), bands: int = 12, seed: int = 0, stem: str = "scene") -> MadeScene:
+def make_envi(
+    folder: Path, shape: tuple[int, int] = (40, 52), bands: int = 12, seed: int = 0, stem: str = "scene"
+) -> MadeScene:
     """Write an int16 BIL scene with a nodata corner, scattered nodata, a listed bad band and labels."""
     rng = np.random.default_rng(seed)
     rows, cols = shape

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
+
 from bandstream.pipeline import PatchStore, build, open_scene, transform
 from bandstream.pipeline.build import run_build
 from bandstream.pipeline.errors import (
@@ -23,8 +26,6 @@ from bandstream.pipeline.errors import (
     StoreCorruptError,
     TruncatedFileError,
 )
-from sklearn.decomposition import PCA
-from sklearn.preprocessing import StandardScaler
 
 from .conftest import NODATA, SCALE, MadeScene, make_envi
 
@@ -77,9 +78,7 @@ def test_minmax_and_no_stages_at_all(flow: Flow, made: MadeScene) -> None:
     kept = made.raw_yxb[:, :, ~made.bad].astype(float)
     train = kept[(_scene_of(store, "split") == 1) & made.valid]
     expected = (kept - train.min(axis=0)) / (train.max(axis=0) - train.min(axis=0))
-    np.testing.assert_allclose(
-        _scene_of(store)[:, made.valid], expected[made.valid].T, atol=1e-5
-    )
+    np.testing.assert_allclose(_scene_of(store)[:, made.valid], expected[made.valid].T, atol=1e-5)
 
 
 def test_halos_hold_the_neighbours_and_mirror_the_scenes_edge(flow: Flow) -> None:
@@ -118,7 +117,11 @@ def test_the_splits_share_no_pixel_and_the_build_says_so(flow: Flow) -> None:
     result = run_build(flow, quiet=True)
     assert any(line.startswith("shared pixels: train-validation 0") for line in result.notes)
     assert result.store is not None
-    assert result.store.attrs["shared_pixels"] == {"train-validation": 0, "train-test": 0, "validation-test": 0}
+    assert result.store.attrs["shared_pixels"] == {
+        "train-validation": 0,
+        "train-test": 0,
+        "validation-test": 0,
+    }
 
 
 def test_the_same_workflow_is_reused_and_another_is_not(flow: Flow) -> None:
@@ -140,7 +143,9 @@ def test_a_changed_source_makes_another_store(flow: Flow, made: MadeScene) -> No
     assert again.fingerprint != first.fingerprint
 
 
-def test_names_and_folders_do_not_matter_to_the_fingerprint(flow: Flow, made: MadeScene, tmp_path: Path) -> None:
+def test_names_and_folders_do_not_matter_to_the_fingerprint(
+    flow: Flow, made: MadeScene, tmp_path: Path
+) -> None:
     first = run_build(flow, quiet=True)
     moved = tmp_path / "moved"
     made.path.parent.rename(moved)
@@ -189,7 +194,9 @@ def test_an_interrupted_build_keeps_its_finished_shards(
     torn = PatchStore(partial, {}).shard_path("data", written[0])
     torn.write_bytes(torn.read_bytes()[:-7])
     first, written[:] = list(written), []
-    monkeypatch.setattr(StoreWriter, "write_shard", lambda s, n, t, c: (written.append(n), original(s, n, t, c))[1])
+    monkeypatch.setattr(
+        StoreWriter, "write_shard", lambda s, n, t, c: (written.append(n), original(s, n, t, c))[1]
+    )
     store = build(flow)
     assert sorted(written) == [n for n in range(len(whole)) if n == first[0] or n not in first]
     store.verify()
@@ -263,7 +270,17 @@ def test_a_store_opens_with_plain_xarray(flow: Flow) -> None:
     tiles = xr.open_zarr(store.path, group="tiles", consolidated=False)
     assert tiles["data"].dims == ("tile", "band", "y", "x")
     np.testing.assert_array_equal(tiles["data"].values, store.read_tiles("data", 0, len(store)))
-    assert set(store.to_xarray()) >= {"data", "labels", "valid", "split", "scene", "row", "col", "pixels", "labelled"}
+    assert set(store.to_xarray()) >= {
+        "data",
+        "labels",
+        "valid",
+        "split",
+        "scene",
+        "row",
+        "col",
+        "pixels",
+        "labelled",
+    }
 
 
 def test_nothing_in_a_store_names_time_host_or_path(flow: Flow, tmp_path: Path) -> None:
@@ -322,9 +339,10 @@ def _no_labels_left(made: MadeScene, flow: Flow) -> None:
 
 def _labels_of_another_size(made: MadeScene, flow: Flow) -> None:
     path = made.labels_path.with_suffix(".raw.tif")
-    with pytest.warns(rasterio.errors.NotGeoreferencedWarning), rasterio.open(
-        path, "w", driver="GTiff", height=3, width=5, count=1, dtype="uint8"
-    ) as out:
+    with (
+        pytest.warns(rasterio.errors.NotGeoreferencedWarning),
+        rasterio.open(path, "w", driver="GTiff", height=3, width=5, count=1, dtype="uint8") as out,
+    ):
         out.write(np.ones((3, 5), np.uint8), 1)
     flow["scenes"][0]["labels"] = str(path)
 
@@ -340,7 +358,11 @@ def _labels_of_another_size(made: MadeScene, flow: Flow) -> None:
         (lambda made, flow: flow["split"].update(block=4), ConfigError, r"split\.block"),
         (lambda made, flow: flow["stages"][4]["reduce"].update(components=12), ConfigError, "11 at most"),
         (lambda made, flow: flow["stages"][2]["drop_bands"].update(windows_nm="watr"), ConfigError, "water"),
-        (lambda made, flow: flow["stages"][2]["drop_bands"].update(windows_nm=[[0, 9000]]), ConfigError, "no band"),
+        (
+            lambda made, flow: flow["stages"][2]["drop_bands"].update(windows_nm=[[0, 9000]]),
+            ConfigError,
+            "no band",
+        ),
         (lambda made, flow: flow.update(class_names=["a"]), ConfigError, "class_names"),
     ],
 )
@@ -393,7 +415,9 @@ def test_potsdam_statistics_equal_those_of_another_program(
     monkeypatch.setenv("BANDSTREAM_DATA", str(data_root))
     workflow = resources.files("bandstream.workflows") / "enmap_potsdam.yaml"
     store = build(str(workflow), store__root=str(tmp_path))
-    table = np.genfromtxt(data_root / "enmap_potsdam_tiles" / "Normalize_Bands.csv", delimiter=",", skip_header=1)
+    table = np.genfromtxt(
+        data_root / "enmap_potsdam_tiles" / "Normalize_Bands.csv", delimiter=",", skip_header=1
+    )
     kept = store.chain.kept
     assert sorted(set(range(1, 225)) - set((kept + 1).tolist())) == [130, 131, 132, 133, 134, 135]
     normalize = store.chain.stages[0]
@@ -403,7 +427,9 @@ def test_potsdam_statistics_equal_those_of_another_program(
     assert np.isfinite(data).all()
     reflectance = data * normalize.spread[:, None, None] + normalize.centre[:, None, None]
     assert reflectance.min() > -0.1
-    raw = build(str(workflow), store__root=str(tmp_path), stages=[{"calibrate": {}}, {"drop_bands": {}}], name="raw")
+    raw = build(
+        str(workflow), store__root=str(tmp_path), stages=[{"calibrate": {}}, {"drop_bands": {}}], name="raw"
+    )
     values = raw.read_tiles("data", 0, len(raw))
     assert not np.isclose(values, -3.2768, atol=1e-3).any()
     assert 0.9 < values.max() < 1.1

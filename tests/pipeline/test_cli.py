@@ -16,7 +16,11 @@ import yaml
 
 from .conftest import MadeScene
 
-COMMAND = [sys.executable, "-c", "import sys; sys.argv[0] = 'bandstream'; from bandstream.pipeline.cli import main; main()"]
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; sys.argv[0] = 'bandstream'; from bandstream.pipeline.cli import main; main()",
+]
 
 
 def call(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -96,13 +100,22 @@ def test_each_mistake_ends_in_one_paragraph_and_its_own_exit_code(
 
 
 @pytest.mark.process
-def test_a_build_that_is_killed_goes_on_and_ends_in_the_same_bytes(flow: dict[str, Any], tmp_path: Path) -> None:
+def test_a_build_that_is_killed_goes_on_and_ends_in_the_same_bytes(
+    flow: dict[str, Any], tmp_path: Path
+) -> None:
     """SIGKILL at several moments; then run again."""
-    flow = {**flow, "tiles": {"size": 4, "halo": 1}, "split": {"by": "none"}, "store": {"root": str(tmp_path / "killed")}}
+    flow = {
+        **flow,
+        "tiles": {"size": 4, "halo": 1},
+        "split": {"by": "none"},
+        "store": {"root": str(tmp_path / "killed")},
+    }
     path = tmp_path / "flow.yaml"
     path.write_text(yaml.safe_dump(flow))
     for delay in (0.3, 1.2):
-        started = subprocess.Popen([*COMMAND, "run", str(path), "-q"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        started = subprocess.Popen(
+            [*COMMAND, "run", str(path), "-q"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         deadline = time.monotonic() + 60
         while not list((tmp_path / "killed").glob("*.zarr/tiles")) and started.poll() is None:
             assert time.monotonic() < deadline

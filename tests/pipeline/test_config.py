@@ -5,18 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bandstream.pipeline.config import apply_overrides, canonical_json, find_data, fingerprint, load_yaml, parse_yaml
-from bandstream.pipeline.errors import ConfigError
-from bandstream.pipeline.workflow import load_workflow, scene_entries
 from hypothesis import given
 from hypothesis import strategies as st
+
+from bandstream.pipeline.config import (
+    apply_overrides,
+    canonical_json,
+    find_data,
+    fingerprint,
+    load_yaml,
+    parse_yaml,
+)
+from bandstream.pipeline.errors import ConfigError
+from bandstream.pipeline.workflow import load_workflow, scene_entries
 
 WORKFLOW = {"version": 1, "name": "w", "scenes": [{"path": "a.hdr"}]}
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1e5", 1e5), ("12:30:00", "12:30:00"), ("010", 10), ("yes", "yes"), ("true", True), ("~", None), (".5", 0.5), ("-3", -3)],
+    [
+        ("1e5", 1e5),
+        ("12:30:00", "12:30:00"),
+        ("010", 10),
+        ("yes", "yes"),
+        ("true", True),
+        ("~", None),
+        (".5", 0.5),
+        ("-3", -3),
+    ],
 )
 def test_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     found = parse_yaml(f"a: {text}", "here")["a"]
@@ -62,7 +79,9 @@ def test_a_missing_file_names_its_neighbours(tmp_path: Path) -> None:
         ({"scenes": [{"path": "a", "label": "b"}]}, "label", "labels"),
     ],
 )
-def test_an_unknown_key_is_named_with_the_nearest_allowed_one(change: dict[str, object], place: str, nearest: str) -> None:
+def test_an_unknown_key_is_named_with_the_nearest_allowed_one(
+    change: dict[str, object], place: str, nearest: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load_workflow(WORKFLOW | change)
     assert place in str(caught.value)
@@ -91,7 +110,9 @@ def test_a_workflow_that_makes_no_sense_is_refused(change: dict[str, object], wo
 
 def test_overrides_reach_stages_by_name_and_lists_by_number() -> None:
     data = {"stages": [{"mask": {}}, {"reduce": {"components": 3}}], "tiles": {"size": 64}}
-    changed = apply_overrides(data, ["stages.reduce.components=15", "tiles.size=32", "stages.0.mask.nodata=-9", "a.b=x"])
+    changed = apply_overrides(
+        data, ["stages.reduce.components=15", "tiles.size=32", "stages.0.mask.nodata=-9", "a.b=x"]
+    )
     assert changed == {
         "stages": [{"mask": {"nodata": -9}}, {"reduce": {"components": 15}}],
         "tiles": {"size": 32},
@@ -125,7 +146,10 @@ def test_relative_data_is_found_in_the_first_folder_that_has_it(tmp_path: Path) 
     assert find_data("b.hdr", [near, far]) == near / "b.hdr"
 
 
-def test_a_workflow_looks_beside_itself_then_in_the_data_roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_workflow_looks_beside_itself_then_in_the_data_roots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BANDSTREAM_DATA", str(tmp_path / "data"))
+    monkeypatch.delenv("BANDSTREAM_TEST_DATA", raising=False)
     workflow, bases = load_workflow(WORKFLOW)
     assert scene_entries(workflow, bases).places == [Path.cwd(), tmp_path / "data"]

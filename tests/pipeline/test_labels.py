@@ -8,19 +8,21 @@ import dask.array as da
 import numpy as np
 import pytest
 import rasterio
-from bandstream.pipeline.errors import LabelError, SceneNotFoundError
-from bandstream.pipeline.labels import LabelRaster
-from bandstream.pipeline.scene import make_scene
 from rasterio.crs import CRS
 from rasterio.transform import from_origin
 from rasterio.warp import Resampling, reproject
 from rasterio.warp import transform as transform_points
 
+from bandstream.pipeline.errors import LabelError, SceneNotFoundError
+from bandstream.pipeline.labels import LabelRaster
+from bandstream.pipeline.scene import make_scene
+
 UTM = CRS.from_epsg(32633)
 
 
-def _scene(shape=(20, 30), crs=UTM, transform=from_origin(366000, 5810000, 30, 30)):
-    return make_scene(da.zeros((*shape, 3), dtype="int16", chunks=-1), crs=crs, transform=transform if crs else None)
+def _scene(crs=UTM):
+    transform = from_origin(366000, 5810000, 30, 30) if crs else None
+    return make_scene(da.zeros((20, 30, 3), dtype="int16", chunks=-1), crs=crs, transform=transform)
 
 
 def _raster(path: Path, values: np.ndarray, crs=None, transform=None, **profile) -> Path:
@@ -87,7 +89,9 @@ def test_finer_labels_with_a_crs_give_the_majority(tmp_path: Path) -> None:
     fine = np.repeat(np.repeat(np.arange(1, 601).reshape(20, 30), 3, 0), 3, 1).astype("uint16")
     fine[::3, ::3] = 1
     path = _raster(tmp_path / "l.tif", fine, UTM, from_origin(366000, 5810000, 10, 10))
-    np.testing.assert_array_equal(_read_all(LabelRaster.on_grid(path, _scene())), np.arange(1, 601).reshape(20, 30))
+    np.testing.assert_array_equal(
+        _read_all(LabelRaster.on_grid(path, _scene())), np.arange(1, 601).reshape(20, 30)
+    )
 
 
 def test_a_shifted_grid_of_the_same_size_is_not_taken_as_the_scenes(tmp_path: Path) -> None:
@@ -104,7 +108,9 @@ def test_labels_of_another_size_without_a_crs_are_refused(tmp_path: Path) -> Non
         LabelRaster.on_grid(path, _scene(crs=None))
 
 
-@pytest.mark.parametrize(("bad", "dtype"), [(1.5, "float32"), (-3, "int16"), (70000, "int32"), (np.nan, "float32")])
+@pytest.mark.parametrize(
+    ("bad", "dtype"), [(1.5, "float32"), (-3, "int16"), (70000, "int32"), (np.nan, "float32")]
+)
 def test_what_is_no_class_number_is_refused_with_its_place(tmp_path: Path, bad: float, dtype: str) -> None:
     values = np.ones((20, 30), dtype)
     values[4, 7] = bad

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bandstream.pipeline.splits import BlockSplit, WholeScene, deal_blocks, row_slabs, shared_pixels
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bandstream.pipeline.splits import BlockSplit, WholeScene, deal_blocks, row_slabs, shared_pixels
 
 
 def _all(split: BlockSplit) -> np.ndarray:
@@ -14,12 +15,17 @@ def _all(split: BlockSplit) -> np.ndarray:
 
 
 def _table(shape: tuple[int, int], block: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(1, 4, (-(-shape[0] // block), -(-shape[1] // block)), dtype=np.uint8)
+    return np.random.default_rng(seed).integers(
+        1, 4, (-(-shape[0] // block), -(-shape[1] // block)), dtype=np.uint8
+    )
 
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.tuples(st.integers(1, 40), st.integers(1, 40)), st.integers(1, 12), st.integers(0, 5), st.integers(0, 999)
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.integers(1, 12),
+    st.integers(0, 5),
+    st.integers(0, 999),
 )
 def test_with_a_margin_of_two_halos_no_pixel_is_seen_from_two_splits(
     shape: tuple[int, int], block: int, halo: int, seed: int
@@ -61,7 +67,9 @@ def test_the_count_does_not_depend_on_slabs(monkeypatch: pytest.MonkeyPatch) -> 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 99), st.integers(0, 8), st.data())
-def test_a_window_of_codes_equals_the_same_part_of_all_codes(seed: int, margin: int, data: st.DataObject) -> None:
+def test_a_window_of_codes_equals_the_same_part_of_all_codes(
+    seed: int, margin: int, data: st.DataObject
+) -> None:
     shape = (37, 29)
     split = BlockSplit(shape, 10, _table(shape, 10, seed), margin)
     y = sorted(data.draw(st.lists(st.integers(0, shape[0]), min_size=2, max_size=2, unique=True)))

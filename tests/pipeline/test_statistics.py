@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bandstream.pipeline.statistics import BandStatistics, Moments
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bandstream.pipeline.statistics import BandStatistics, Moments
 
 
 def _two_pass(values_bp: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

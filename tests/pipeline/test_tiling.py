@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bandstream.pipeline.tiling import TileGrid, reflect
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from bandstream.pipeline.tiling import TileGrid, reflect
 
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 40))
 
@@ -32,9 +33,11 @@ def test_tiles_cut_from_runs_equal_numpy_padding(
     scene = np.arange(shape[0] * shape[1]).reshape(shape)
     down, across = grid.tiles_yx
     pad = [(halo, halo + down * size - shape[0]), (halo, halo + across * size - shape[1])]
-    padded = np.pad(scene, pad, mode="reflect") if min(shape) > 1 else scene[
-        np.ix_(*(reflect(np.arange(-a, n + b), n) for (a, b), n in zip(pad, shape, strict=True)))
-    ]
+    padded = (
+        np.pad(scene, pad, mode="reflect")
+        if min(shape) > 1
+        else scene[np.ix_(*(reflect(np.arange(-a, n + b), n) for (a, b), n in zip(pad, shape, strict=True)))]
+    )
     start = data.draw(st.integers(0, len(grid) - 1))
     stop = data.draw(st.integers(start + 1, len(grid)))
     seen = []
