@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from affine import Affine
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rasterio.crs import CRS
 
@@ -138,6 +138,7 @@ def test_valid_needs_no_reading_where_nothing_can_be_invalid():
     assert ds["valid"].values.all()
 
 
+@settings(deadline=None)
 @given(
     dtype=st.sampled_from(["u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]),
     nodata=st.lists(
@@ -162,7 +163,9 @@ def test_invalid_is_what_numpy_finds_number_by_number(dtype, nodata, seed):
     for b, value in enumerate(nodata):
         for place in np.ndindex(4, 5):
             number = block[(*place, b)]
-            same = not np.isnan(value) and float(number) == float(kind.type(value) if kind.kind == "f" else value)
+            same = not np.isnan(value) and float(number) == float(
+                kind.type(value) if kind.kind == "f" else value
+            )
             expected[(*place, b)] = same or not np.isfinite(number)
     assert np.array_equal(np.zeros(block.shape, bool) if mask is None else mask, expected)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import spectral.io.envi as spy
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bandstream.pipeline.errors import FormatError
@@ -20,14 +20,19 @@ def header(**changes):
     return parse_header("ENVI\n" + text + "\n", "x.hdr")
 
 
-words = st.text(st.characters(codec="latin-1", exclude_characters="={};,\r\n\x85", exclude_categories=["C"]), min_size=1)
-keys = words.map(lambda w: " ".join(w.split()).lower()).filter(lambda w: w and w == w.lower().strip())
-texts = st.text(st.characters(codec="latin-1", exclude_characters="{}\r\n\x85", exclude_categories=["C"])).map(str.strip)
-items = st.text(st.characters(codec="latin-1", exclude_characters="{},;\r\n\x85", exclude_categories=["C"])).map(
-    lambda t: " ".join(t.split())
+keys = st.text("abcdefghijklmnopqrstuvwxyz0123456789 _-/()[]#'", min_size=1).map(
+    lambda w: " ".join(w.split())
 )
+keys = keys.filter(bool)
+texts = st.text(
+    st.characters(codec="latin-1", exclude_characters="{}\r\n\x85", exclude_categories=["C"])
+).map(str.strip)
+items = st.text(
+    st.characters(codec="latin-1", exclude_characters="{},;\r\n\x85", exclude_categories=["C"])
+).map(lambda t: " ".join(t.split()))
 
 
+@settings(deadline=None)
 @given(
     fields=st.dictionaries(keys, st.one_of(texts, st.lists(items.filter(bool), min_size=1)), max_size=8),
     end=st.sampled_from(["\n", "\r\n", "\r"]),
@@ -40,13 +45,12 @@ def test_whatever_is_written_is_read_back(tmp_path_factory, fields, end, gap, co
     for key, value in fields.items():
         text = value if isinstance(value, str) else "{" + gap + comma.join(value) + gap + "}"
         lines += [f"{gap}{key.upper()}{gap}={gap}{text}", "; a comment = { no value", gap]
-    raw = "\n".join(lines).replace("\n", end).encode(codec, errors="strict")
+    raw = "\n".join(lines).replace("\n", end).encode(codec)
     path = tmp_path_factory.mktemp("h") / "x.hdr"
     path.write_bytes(raw)
     got = read_header(path)
     assert got.warnings == ()
     for key, value in fields.items():
-        key = " ".join(key.upper().split()).lower()  # noqa: PLW2901 - upper-casing may change a letter (sharp s)
         if codec == "latin-1" and not _is_latin_when_read(raw):
             continue
         if isinstance(value, str):
@@ -101,7 +105,7 @@ def test_braces_and_equals_signs_inside_values(text, value):
 
 
 def test_a_brace_that_is_never_closed_is_named():
-    with pytest.raises(FormatError, match="`wavelength` =|after `wavelength =`"):
+    with pytest.raises(FormatError, match=r"after `wavelength =` is never closed"):
         parse_header("ENVI\nsamples = 1\nwavelength = {1, 2,\n 3\n", "x.hdr")
 
 
@@ -125,7 +129,9 @@ def test_byte_order_offset_and_file_type_have_defaults():
     got = layout(header(byte_order=None))
     assert (got.dtype, got.header_offset, got.byte_order_given) == ("<i2", 0, False)
     assert layout(header(byte_order=None, data_type="1")).byte_order_given
-    assert layout(header(byte_order="1", header_offset="12.0")) == layout(header(byte_order=" 1", header_offset="12"))
+    assert layout(header(byte_order="1", header_offset="12.0")) == layout(
+        header(byte_order=" 1", header_offset="12")
+    )
     assert layout(header(byte_order="1")).dtype == ">i2"
 
 

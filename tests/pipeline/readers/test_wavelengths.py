@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bandstream.pipeline.errors import FormatError
@@ -28,7 +28,9 @@ def test_nanometres_stay_as_they_are(unit):
     assert messages == []
 
 
-@pytest.mark.parametrize("unit", ["um", "Micrometers", "micrometer", "Microns", "\u00b5m", "\u03bcm", "micrometres"])
+@pytest.mark.parametrize(
+    "unit", ["um", "Micrometers", "micrometer", "Microns", "\u00b5m", "\u03bcm", "micrometres"]
+)
 def test_micrometres_become_nanometres_without_rounding_noise(unit):
     wavelength, fwhm, messages = convert(UM, unit, fwhm=[0.0058, 0.0058, 0.0091])
     assert wavelength.tolist() == NM
@@ -98,9 +100,12 @@ def test_widths_that_are_none_are_left_out():
     assert convert(NM, "nm", fwhm=[0, 0, 0])[1] is None
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(200, 20_000), min_size=2, max_size=50, unique=True),
-    st.sampled_from([("nm", 1.0), ("um", 1e-3), ("Unknown", 1.0), ("", 1e-3), ("mm", 1e-6), ("angstrom", 10.0)]),
+    st.sampled_from(
+        [("nm", 1.0), ("um", 1e-3), ("Unknown", 1.0), ("", 1e-3), ("mm", 1e-6), ("angstrom", 10.0)]
+    ),
     st.randoms(),
 )
 def test_any_order_of_bands_gives_the_same_wavelengths_in_that_order(values, unit, random):
@@ -109,6 +114,7 @@ def test_any_order_of_bands_gives_the_same_wavelengths_in_that_order(values, uni
     assert np.allclose(wavelength, values, rtol=1e-9)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)), st.sampled_from([", ", " ,", ",\n", ","]))
 def test_lists_of_numbers_survive_braces_blanks_and_line_ends(values, comma):
     text = "{" + comma.join(map(repr, values)) + "}"

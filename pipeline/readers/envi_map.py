@@ -1,0 +1,181 @@
+"""Place on earth from an ENVI header: `map info` and `coordinate system string`.
+
+Traps: the tie point is a pixel *corner* counted from 1 and need not be the first one; `rotation` turns the grid
+(AVIRIS); the zone's hemisphere may be a word, or the letter of a military grid band (`15, T`); the coordinate system
+string is in Esri's dialect and wins over the projection named in `map info`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from affine import Affine
+from rasterio.crs import CRS
+from rasterio.errors import CRSError
+
+from ..errors import FormatError
+from .envi_header import EnviHeader
+from .options import Notes
+from .wavelengths import split_list
+
+UTM_EPSG = {
+    "wgs84": (32600, 32700),
+    "northamerica1983": (26900, None),
+    "nad83": (26900, None),
+    "northamerica1927": (26700, None),
+    "nad27": (26700, None),
+    "etrs89": (25800, None),
+}
+"""EPSG codes of UTM zone 0, north and south, by the datum's name without blanks and signs."""
+
+GEOGRAPHIC_EPSG = {
+    "wgs84": 4326,
+    "northamerica1983": 4269,
+    "nad83": 4269,
+    "northamerica1927": 4267,
+    "nad27": 4267,
+}
+
+_NAMED = re.compile(r"^\s*(units|rotation)\s*=?\s*(\S.*?)\s*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _MapInfo:
+    """Fields of `map info` by meaning."""
+
+    projection: str
+    tie_col: float
+    tie_row: float
+    easting: float
+    northing: float
+    size_x: float
+    size_y: float
+    rest: tuple[str, ...]
+    units: str
+    rotation_deg: float
+
+
+def georeference(header: EnviHeader, notes: Notes) -> tuple[CRS | None, Affine | None]:
+    """Return coordinate system and transform of a header; None for what it does not tell.
+
+    A coordinate system that cannot be told leaves the transform and gives a warning.
+
+    Raises
+    ------
+    FormatError
+        If `map info` holds no numbers where they belong.
+    """
+    text = header.get("map info")
+    info = None if text is None else _parse(text, header.path)
+    transform = None if info is None else _transform(info)
+    wkt = header.get("coordinate system string")
+    if wkt is not None:
+        crs = _from_wkt(wkt, header.path, notes)
+        if crs is not None:
+            return crs, transform
+    return (None if info is None else _from_projection(info, header.path, notes)), transform
+
+
+def _parse(text: str, where: str) -> _MapInfo:
+    """Split `map info` into its fields."""
+    units, rotation, plain = "", 0.0, list[str]()
+    try:
+        for entry in split_list(text):
+            match = _NAMED.match(entry)
+            if match is None:
+                plain.append(entry)
+            elif match[1].casefold() == "units":
+                units = match[2].casefold()
+            else:
+                rotation = float(match[2])
+        numbers = [float(value) for value in plain[1:7]]
+        tie_col, tie_row, easting, northing, size_x, size_y = numbers
+    except ValueError as error:
+        msg = (
+            f"{where}: map info = {{{text[:80]}}} cannot be read; it needs a projection, then six numbers: "
+            "tie point column and row, easting, northing, pixel width and height"
+        )
+        raise FormatError(msg) from error
+    return _MapInfo(
+        plain[0], tie_col, tie_row, easting, northing, size_x, size_y, tuple(plain[7:]), units, rotation
+    )
+
+
+def _transform(info: _MapInfo) -> Affine:
+    """Return the affine map of pixel corners, which takes the tie point to the easting and northing given.
+
+    The sense of `rotation` is GDAL's (proved on AVIRIS grids); GDAL itself forgets the rotation between the first
+    pixel and a tie point elsewhere.
+    """
+    angle = math.radians(-info.rotation_deg)
+    cos, sin = (math.cos(angle), math.sin(angle)) if info.rotation_deg else (1.0, 0.0)
+    a, b = cos * info.size_x, -sin * info.size_x
+    d, e = -sin * info.size_y, -cos * info.size_y
+    b, d = b + 0.0, d + 0.0  # no negative zeros
+    col, row = info.tie_col - 1, info.tie_row - 1
+    return Affine(a, b, info.easting - col * a - row * b, d, e, info.northing - col * d - row * e)
+
+
+def _from_wkt(wkt: str, where: str, notes: Notes) -> CRS | None:
+    """Return the coordinate system of an (Esri) WKT string, as its EPSG code where it has one."""
+    try:
+        crs = CRS.from_wkt(wkt, morph_from_esri_dialect=True)
+        epsg = crs.to_epsg()
+        return crs if epsg is None else CRS.from_epsg(epsg)
+    except CRSError:
+        notes.warn(f"{where}: the coordinate system string cannot be read; map info alone is used")
+        return None
+
+
+def _from_projection(info: _MapInfo, where: str, notes: Notes) -> CRS | None:
+    """Return the coordinate system that `map info` names, with a warning where it cannot be told."""
+    name = info.projection.casefold()
+    if name.startswith("arbitrary"):
+        return None
+    code: int | None = None
+    if name.startswith("utm"):
+        code = _utm(info)
+    elif name.startswith("geographic"):
+        code = next((GEOGRAPHIC_EPSG[key] for key in map(_plain, info.rest) if key in GEOGRAPHIC_EPSG), None)
+        if info.units and not info.units.startswith("deg"):
+            code = None
+    if code is None:
+        described = ", ".join((info.projection, *info.rest, *([f"units={info.units}"] if info.units else [])))
+        notes.warn(f"{where}: the projection of map info ({described}) is not known; the scene has no CRS")
+        return None
+    return CRS.from_epsg(code)
+
+
+def _utm(info: _MapInfo) -> int | None:
+    """Return the EPSG code of a UTM zone, or None when zone, hemisphere or datum leave a doubt."""
+    if len(info.rest) < 3 or (info.units and not info.units.startswith(("met", "m"))):
+        return None
+    zone_text, hemisphere, datum = info.rest[:3]
+    try:
+        zone = int(float(zone_text))
+    except ValueError:
+        return None
+    bases = UTM_EPSG.get(_plain(datum))
+    north = _is_north(hemisphere)
+    if bases is None or north is None or not 1 <= abs(zone) <= 60:
+        return None
+    base = bases[0] if north else bases[1]
+    return None if base is None else base + abs(zone)
+
+
+def _is_north(text: str) -> bool | None:
+    """Return the hemisphere of `North`, `South` or a grid band's letter; None for `S`, which can mean both."""
+    word = text.strip().casefold()
+    if word in ("north", "south"):
+        return word == "north"
+    if len(word) == 1 and word in "cdefghjklm":
+        return False
+    if len(word) == 1 and word in "npqrtuvwx":
+        return True
+    return None
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.casefold())

@@ -1,0 +1,51 @@
+"""What every reader is given: the user's overrides, and a place for warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Number = float | Sequence[float]
+
+
+class Notes:
+    """Collects what a reader has to tell the user; `open_scene` emits it and keeps it with the scene."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def warn(self, message: str) -> None:
+        """Note a warning, the same one only once."""
+        if message not in self.messages:
+            self.messages.append(message)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Overrides of what a file says, or fails to say; None leaves the file's word.
+
+    Attributes
+    ----------
+    nodata, scale, offset
+        One number, or one per band.
+    quantity, units
+        What the physical value is, and in which unit.
+    wavelength_unit
+        Unit of the wavelengths, such as `nm` or `um`.
+    data_file
+        ENVI: the file of numbers, where its name does not follow from the header's.
+    header_offset
+        ENVI: bytes before the first number.
+    allow_vrt
+        Let rasterio open files that refer to other files (VRT) and GDAL's virtual paths (`/vsi...`).
+    """
+
+    nodata: Number | None = None
+    scale: Number | None = None
+    offset: Number | None = None
+    quantity: str | None = None
+    units: str | None = None
+    wavelength_unit: str | None = None
+    data_file: str | None = None
+    header_offset: int | None = None
+    allow_vrt: bool = False

@@ -1,0 +1,159 @@
+"""Array-like over any raster that rasterio opens, and the pool of open handles behind it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import rasterio
+from numpy.typing import NDArray
+from rasterio.errors import NotGeoreferencedWarning, RasterioIOError
+from rasterio.windows import Window
+
+from ..errors import FormatError
+from .buffers import lend
+from .cube import file_stamp
+from .indexing import hull, indices, length, split_key, squeeze
+
+GDAL_CACHE_BYTES = 16 * 2**20
+"""GDAL's block cache while we read: chunks end where blocks end, so nothing is worth keeping (its default is 5 % of
+the machine's memory, outside any budget)."""
+
+
+class RasterCube:
+    """Any raster that rasterio opens; one open handle per reading thread, kept in a small pool.
+
+    Parameters
+    ----------
+    path
+        File path.
+    shape
+        (y, x, band).
+    dtype
+        Number type of all bands.
+    driver
+        GDAL driver that may open it; None for any (which lets a file refer to others, as VRT does).
+    placed
+        Whether the raster has a georeference (rasterio warns at each opening of one without).
+    """
+
+    ndim = 3
+
+    def __init__(
+        self,
+        path: str,
+        shape: tuple[int, int, int],
+        dtype: np.dtype[Any],
+        *,
+        driver: str | None = "GTiff",
+        placed: bool = True,
+    ) -> None:
+        self.path = path
+        self.shape = shape
+        self.dtype = dtype
+        self.driver = driver
+        self.placed = placed
+
+    def __getitem__(self, key: Any) -> NDArray[Any]:
+        """Read a window of some bands."""
+        (y, x, band), drop = split_key(key, self.shape)
+        bands = indices(band, self.shape[2])
+        y0, y1, y_inside = hull(y)
+        x0, x1, x_inside = hull(x)
+        if 0 in (y1 - y0, x1 - x0, len(bands)):
+            return squeeze(np.empty((length(y), length(x), len(bands)), self.dtype), drop)
+        window = Window(x0, y0, x1 - x0, y1 - y0)  # pyright: ignore[reportCallIssue] # attrs class without stubs
+        with pooled_raster(self.path, driver=self.driver, placed=self.placed) as raster:
+            block = lend((len(bands), y1 - y0, x1 - x0), self.dtype)
+            raster.read([int(b) + 1 for b in bands], window=window, out=block)
+        return squeeze(block.transpose(1, 2, 0)[y_inside][:, x_inside], drop)
+
+
+_Key = tuple[str, int, int, str | None]
+
+
+class _RasterPool:
+    """Idle rasterio handles, least recently used first; never more than `limit`, none across a fork."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.clear()
+
+    def clear(self) -> None:
+        """Start afresh, as a forked child must, which shares file positions with its parent."""
+        self.lock = threading.Lock()
+        self.idle: OrderedDict[_Key, list[Any]] = OrderedDict()
+        self.count = 0
+
+    def take(self, key: _Key) -> Any | None:
+        with self.lock:
+            handles = self.idle.get(key)
+            if not handles:
+                return None
+            self.count -= 1
+            handle = handles.pop()
+            if not handles:
+                del self.idle[key]
+            return handle
+
+    def give(self, key: _Key, handle: Any) -> None:
+        surplus: list[Any] = []
+        with self.lock:
+            self.idle.setdefault(key, []).append(handle)
+            self.idle.move_to_end(key)
+            self.count += 1
+            while self.count > self.limit:
+                oldest = next(iter(self.idle))
+                surplus.append(self.idle[oldest].pop(0))
+                self.count -= 1
+                if not self.idle[oldest]:
+                    del self.idle[oldest]
+        for old in surplus:
+            old.close()
+
+
+_POOL = _RasterPool(limit=32)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_POOL.clear)
+
+
+@contextmanager
+def pooled_raster(path: str, *, driver: str | None, placed: bool) -> Generator[Any]:
+    """Lend an open rasterio dataset to one thread."""
+    key = (path, *file_stamp(path), driver)
+    with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE_BYTES):
+        handle: Any = None
+        try:
+            handle = _POOL.take(key) or _open(path, driver, placed=placed)
+            yield handle
+        except RasterioIOError as error:
+            _close(handle)
+            msg = f"{path} cannot be read: {error}; the file is damaged or was cut short"
+            raise FormatError(msg) from error
+        except BaseException:
+            _close(handle)
+            raise
+        _POOL.give(key, handle)
+
+
+def open_quietly(path: str, driver: str | None) -> Any:
+    """Open a raster without rasterio's warning that it has no georeference, which a scene need not have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        return rasterio.open(path, driver=driver)
+
+
+def _open(path: str, driver: str | None, *, placed: bool) -> Any:
+    # filters of warnings belong to all threads, so they are left alone where nothing warns
+    return rasterio.open(path, driver=driver) if placed else open_quietly(path, driver)
+
+
+def _close(handle: Any) -> None:
+    if handle is not None:
+        handle.close()

@@ -1,0 +1,261 @@
+"""GeoTIFF scenes: numbers against rasterio, and every place where programs put wavelengths."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import warnings
+
+import dask
+import numpy as np
+import pytest
+import rasterio
+from affine import Affine
+from rasterio.crs import CRS
+
+from bandstream.pipeline.errors import BandstreamWarning, FormatError
+from bandstream.pipeline.readers import geotiff, open_scene, raster
+from bandstream.pipeline.scene import nodata_values, scale_offset, scene_crs, scene_transform
+
+SHAPE = (40, 48, 3)
+PLACE = {"crs": CRS.from_epsg(32633), "transform": Affine(30, 0, 500_000, 0, -30, 5_800_000)}
+
+
+def write(
+    path,
+    values_yxb=None,
+    *,
+    tags=None,
+    band_tags=None,
+    scales=None,
+    offsets=None,
+    descriptions=None,
+    **profile,
+):
+    """Write a GeoTIFF; `tags` by domain, `band_tags` by domain with one value per band and key."""
+    values = np.arange(np.prod(SHAPE), dtype=np.int16).reshape(SHAPE) if values_yxb is None else values_yxb
+    rows, cols, bands = values.shape
+    profile = {"driver": "GTiff", "dtype": values.dtype, **PLACE, **profile}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no georeference, asked for
+        with rasterio.open(path, "w", height=rows, width=cols, count=bands, **profile) as out:
+            out.write(values.transpose(2, 0, 1))
+            for domain, items in (tags or {}).items():
+                out.update_tags(ns=domain, **items)
+            for domain, items in (band_tags or {}).items():
+                for band in range(bands):
+                    out.update_tags(band + 1, ns=domain, **{k: v[band] for k, v in items.items()})
+            if scales:
+                out.scales, out.offsets = scales, offsets or [0.0] * bands
+            if descriptions:
+                out.descriptions = descriptions
+    return path
+
+
+@pytest.mark.parametrize(
+    "dtype", ["uint8", "int8", "int16", "uint16", "int32", "uint32", "float32", "float64", "int64"]
+)
+@pytest.mark.parametrize(
+    "profile",
+    [
+        {"interleave": "pixel"},
+        {"interleave": "band", "compress": "deflate"},
+        {"tiled": True, "blockxsize": 16, "blockysize": 16, "compress": "lzw"},
+        {"interleave": "band", "tiled": True, "blockxsize": 32, "blockysize": 16},
+        {"BIGTIFF": "YES", "ENDIANNESS": "BIG"},
+    ],
+)
+def test_numbers_and_place_equal_rasterio_in_every_layout(tmp_path, dtype, profile):
+    values = np.random.default_rng(0).integers(0, 127, SHAPE).astype(dtype)
+    path = write(tmp_path / "a.tif", values, **profile)
+    ds = open_scene(path)
+    assert ds["data"].dtype == dtype
+    assert np.array_equal(ds["data"].values, values)
+    assert np.array_equal(ds["data"][3:20:2, ::-1, [2, 0]].values, values[3:20:2, ::-1, [2, 0]])
+    with rasterio.open(path) as theirs:
+        assert scene_crs(ds) == theirs.crs
+        assert scene_transform(ds) == theirs.transform
+        assert (ds["x"].values[5], ds["y"].values[7]) == theirs.xy(7, 5)
+
+
+def test_the_place_of_a_file_without_georeference_is_unknown(tmp_path):
+    path = write(tmp_path / "a.tif", crs=None, transform=None)
+    ds = open_scene(path)  # and rasterio's own warning is not passed on
+    assert "spatial_ref" not in ds.coords
+    assert ds["x"].values[0] == 0.5
+    assert ds["data"].values[0, 1].tolist() == [3, 4, 5]
+
+
+def test_chunks_end_where_blocks_end_so_that_no_block_is_decoded_twice(tmp_path, monkeypatch):
+    monkeypatch.setattr("bandstream.pipeline.readers.cube.CHUNK_BYTES", 16 * 48 * 3 * 2)
+    path = write(tmp_path / "a.tif", tiled=True, blockxsize=16, blockysize=16)
+    assert open_scene(path)["data"].data.chunks == ((16, 16, 8), (48,), (3,))
+    monkeypatch.setattr(geotiff, "BLOCK_ROW_BYTES", 100)
+    monkeypatch.setattr(geotiff, "CHUNK_BYTES", 2 * 16 * 16 * 3 * 2)
+    ds = open_scene(path)
+    assert ds["data"].data.chunks == ((16, 16, 8), (32, 16), (3,))
+    assert np.array_equal(ds["data"].values, np.arange(np.prod(SHAPE)).reshape(SHAPE))
+
+
+def test_huge_blocks_are_cut_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(geotiff, "BLOCK_ROW_BYTES", 100)
+    monkeypatch.setattr(geotiff, "_LARGEST_CHUNK", 100)
+    monkeypatch.setattr("bandstream.pipeline.readers.cube.CHUNK_BYTES", 4 * 48 * 3 * 2)
+    path = write(tmp_path / "a.tif", tiled=True, blockxsize=16, blockysize=16)
+    with pytest.warns(BandstreamWarning, match=r"decoded 4 times; rewrite it with tiles"):
+        assert open_scene(path)["data"].data.chunks[0] == (4,) * 10
+
+
+def test_nodata_scales_offsets_and_names_come_from_the_file(tmp_path):
+    path = write(
+        tmp_path / "a.tif",
+        nodata=-9999,
+        scales=[1e-4, 2e-4, 1e-4],
+        offsets=[0, 0, 1],
+        descriptions=["r", None, "b"],
+    )
+    ds = open_scene(path)
+    assert nodata_values(ds).tolist() == [-9999] * 3
+    scale_b, offset_b = scale_offset(ds)
+    assert (scale_b.tolist(), offset_b.tolist()) == ([1e-4, 2e-4, 1e-4], [0, 0, 1])
+    assert ds["band_name"].values.tolist() == ["r", "Band 2", "b"]
+    assert (ds.attrs["quantity"], ds.attrs["reader"], ds.attrs["scene_id"]) == ("other", "geotiff", "a")
+    other = open_scene(path, nodata=0, scale=1.0, offset=0.0, quantity="dn")
+    assert (other.attrs["nodata"], other.attrs["quantity"]) == (0, "dn")
+    assert "scale" not in other.coords
+
+
+WL = {
+    "wavelength": ["460.0", "2409.0", "650.5"],
+    "wavelength_units": ["Nanometers"] * 3,
+    "fwhm": ["5.8", "9.1", "6"],
+}
+LISTS = {
+    "wavelength": "460.0, 2409.0,\n 650.5",
+    "wavelength_units": "nm",
+    "fwhm": "{5.8,9.1,6}",
+    "bbl": "1,0,1",
+}
+ENVI_LISTS = {
+    "wavelength": "{460.0,2409.0,650.5}",
+    "wavelength units": "nm",
+    "fwhm": "{5.8,9.1,6}",
+    "bbl": "{1,0,1}",
+}
+UM = {"CENTRAL_WAVELENGTH_UM": ["0.46", "2.409", "0.6505"], "FWHM_UM": ["0.0058", "0.0091", "0.006"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "bbl"),
+    [
+        ({"band_tags": {"IMAGERY": UM}}, False),
+        ({"band_tags": {None: {**WL, "bbl": ["1", "0", "1"]}}}, True),
+        ({"band_tags": {"ENVI": {**WL, "bbl": ["1", "0.0", "1"]}}}, True),
+        ({"tags": {"ENVI": ENVI_LISTS}}, True),
+        ({"tags": {None: LISTS}}, True),
+    ],
+)
+def test_wavelengths_are_found_in_every_usual_place(tmp_path, options, bbl):
+    ds = open_scene(write(tmp_path / "a.tif", **options))
+    assert ds["wavelength"].values.tolist() == [460, 2409, 650.5]
+    assert np.allclose(ds["fwhm"].values, [5.8, 9.1, 6], rtol=1e-12)
+    assert ds["good_band"].values.tolist() == [True, not bbl, True]
+    assert ds.attrs["warnings"] == []
+
+
+@pytest.mark.parametrize("name", ["a.tif.hdr", "a.hdr"])
+def test_an_envi_header_beside_a_tiff_tells_its_bands(tmp_path, name):
+    path = write(tmp_path / "a.tif")
+    text = "\n".join(f"{k} = {v if v == 'nm' else '{' + v.strip('{}') + '}'}" for k, v in ENVI_LISTS.items())
+    (tmp_path / name).write_text(f"ENVI\nfile type = TIFF\nlines = 40\ndata ignore value = -7\n{text}\n")
+    ds = open_scene(path)
+    assert ds["wavelength"].values.tolist() == [460, 2409, 650.5]
+    assert ds["good_band"].values.tolist() == [True, False, True]
+    assert ds.attrs["nodata"] == -7
+    assert ds.attrs["files"] == [str(path), str(tmp_path / name)]
+    (tmp_path / name).write_text(f"ENVI\nlines = 41\n{text}\n")
+    with pytest.warns(BandstreamWarning, match="it is not used"):
+        assert "wavelength" not in open_scene(path).coords
+
+
+def test_places_that_contradict_each_other_are_told(tmp_path):
+    other = {"wavelength": "460.0, 2409.0, 700", "wavelength_units": "nm"}
+    path = write(tmp_path / "a.tif", band_tags={"IMAGERY": UM}, tags={None: other})
+    with pytest.warns(BandstreamWarning, match="tags of the file differ from those of the IMAGERY domain"):
+        assert open_scene(path)["wavelength"].values.tolist() == [460, 2409, 650.5]
+
+
+def test_bands_that_name_different_units_have_declared_none(tmp_path):
+    tags = {"wavelength": ["400", "500", "600"], "wavelength_units": ["n", "m", "nm"]}
+    with pytest.warns(BandstreamWarning, match="no wavelength unit.*taken as nm"):
+        ds = open_scene(write(tmp_path / "a.tif", band_tags={"ENVI": tags}))
+    assert ds["wavelength"].values.tolist() == [400, 500, 600]
+
+
+def test_wavelengths_of_only_some_bands_are_not_used(tmp_path):
+    path = write(tmp_path / "a.tif")
+    with rasterio.open(path, "r+") as out:
+        out.update_tags(2, wavelength="500")
+    with pytest.warns(BandstreamWarning, match="only 1 of 3 bands have `wavelength`"):
+        assert "wavelength" not in open_scene(path).coords
+
+
+def test_a_list_of_the_wrong_length_is_an_error_with_both_counts(tmp_path):
+    with pytest.raises(FormatError, match="`bbl` has 2 entries for 3 bands"):
+        open_scene(write(tmp_path / "a.tif", tags={None: {"bbl": "1,0"}}))
+
+
+def test_complex_numbers_are_refused(tmp_path):
+    with pytest.raises(FormatError, match="complex64"):
+        open_scene(write(tmp_path / "a.tif", np.zeros(SHAPE, np.complex64)))
+
+
+def test_a_mask_that_is_not_read_is_told(tmp_path):
+    path = write(tmp_path / "a.tif")
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as out:
+        out.write_mask(np.zeros(SHAPE[:2], bool))
+    with pytest.warns(BandstreamWarning, match="mask or alpha"):
+        open_scene(path)
+    assert open_scene(path, nodata=0).attrs["nodata"] == 0
+
+
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path):
+    path = write(tmp_path / "a.tif")
+    ds = open_scene(path)
+    os.truncate(path, 5000)
+    with pytest.raises(FormatError, match=r"a\.tif cannot be read"):
+        ds["data"].values  # noqa: B018 - reading is the point
+    path.write_bytes(b"II*\0 and nothing else")
+    with pytest.raises(FormatError, match=r"a\.tif cannot be opened as GeoTIFF"):
+        open_scene(path)
+
+
+def test_threads_read_at_once_and_handles_stay_few(tmp_path):
+    values = np.random.default_rng(0).integers(0, 99, (64, 64, 4)).astype("int16")
+    scenes = [
+        open_scene(write(tmp_path / f"{i}.tif", values + i, tiled=True, blockxsize=16, blockysize=16))
+        for i in range(40)
+    ]
+    failures = []
+
+    def work(number):
+        for i, ds in list(enumerate(scenes))[number::2]:
+            if not np.array_equal(ds["data"].data.compute(scheduler="sync"), values + i):
+                failures.append(i)
+
+    threads = [threading.Thread(target=work, args=(n % 2,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert raster._POOL.count <= raster._POOL.limit
+    assert raster._POOL.count == sum(len(handles) for handles in raster._POOL.idle.values())
+
+
+def test_a_scene_can_be_pickled(tmp_path):
+    ds = open_scene(write(tmp_path / "a.tif"))
+    again = pickle.loads(pickle.dumps(ds))  # noqa: S301 - our own bytes
+    with dask.config.set(scheduler="sync"):
+        assert np.array_equal(again["data"].values, ds["data"].values)
