@@ -26,9 +26,10 @@ from .workflow import Workflow, load_workflow, scene_entries
 if TYPE_CHECKING:
     from .fitting import Fit, Prepared
     from .sources import OpenScene
+    from .stages.chain import FittedChain
     from .survey import Survey
     from .tiles import TileSource
-    from .writer import ShardRecord
+    from .writer import ShardRecord, StoreLayout
 
 #: Raised whenever the same workflow and sources would give other bytes than before.
 ALGORITHM = 1
@@ -113,7 +114,7 @@ def run_build(
             result.seconds = time.perf_counter() - started
             return result
     sources = find_sources(workflow, listed)
-    job = _Job.open(workflow, sources, root)
+    job = Job.open(workflow, sources, root)
     if (job.path / "manifest.json").is_file():
         result = _reused(job.path, job.fingerprint)
     else:
@@ -132,7 +133,7 @@ def _reused(path: Path, print_: str) -> BuildResult:
 
 
 @dataclass
-class _Job:
+class Job:
     """One build, from opened sources on."""
 
     workflow: Workflow
@@ -144,7 +145,7 @@ class _Job:
     path: Path
 
     @classmethod
-    def open(cls, workflow: Workflow, sources: Sources, root: Path) -> _Job:
+    def open(cls, workflow: Workflow, sources: Sources, root: Path) -> Job:
         from .fitting import Prepared
         from .sources import open_sources
 
@@ -175,47 +176,66 @@ class _Job:
         )
 
     def run(self, memory_bytes: int, *, quiet: bool, dry_run: bool) -> BuildResult:
-        """Survey, fit, tile and finish."""
+        """Survey, plan, fit, tile and finish."""
         from .fitting import fit, gather_statistics, needs_statistics
         from .survey import survey
 
         found = survey(self.workflow, self.scenes, self.sources.class_names)
-        engine = Engine.plan(
-            self._statistics_bytes(), held_bytes(), memory_bytes, "tiles.size or the scene's width"
-        )
+        first, second, count = self._plan(found, memory_bytes)
+        peak = max(first.predicted_peak_bytes, second.predicted_peak_bytes)
         if dry_run:
-            return self._dry(found, engine, memory_bytes)
+            return BuildResult(self.path, self.fingerprint, False, peak, count, notes=found.lines())
         with _locked(self.path):
             try:
                 statistics = None
                 if needs_statistics(self.workflow):
                     statistics = gather_statistics(
-                        self.workflow, self.scenes, found.splits, self.prepared, engine, quiet=quiet
+                        self.workflow, self.scenes, found.splits, self.prepared, first, quiet=quiet
                     )
                 fitted = fit(self.workflow, self.prepared, statistics, self.scenes[0].scene.sizes["band"])
-                store, peak = self._tile(found, fitted, memory_bytes, quiet=quiet)
+                store = self._tile(found, fitted, second, quiet=quiet)
             except Exception:
                 # wrong input would end the same way next time; only a build that was killed is worth keeping
                 shutil.rmtree(self.path, ignore_errors=True)
                 raise
-        peak = max(peak, engine.predicted_peak_bytes)
         notes = [*fitted.notes, *found.lines()]
         return BuildResult(self.path, self.fingerprint, False, peak, len(store), notes=notes, store=store)
 
-    def _statistics_bytes(self) -> int:
-        from .fitting import statistics_blocks
+    def _plan(self, found: Survey, memory_bytes: int) -> tuple[Engine, Engine, int]:
+        """Plan both passes before any pixel is read, and count the tiles.
 
-        bands = len(self.prepared.candidates)
-        most = 0
-        for item in self.scenes:
-            block = next(iter(statistics_blocks(item.shape_yx, bands)))
-            pixels = (block.stop - block.start) * item.shape_yx[1]
-            itemsize = item.scene["data"].dtype.itemsize
-            # as read, bands in front, the training pixels of it, and float64 around the mean
-            most = max(most, pixels * bands * (3 * itemsize + 8) + 4 * bands * bands * 8)
-        return most
+        Bands without data are not known yet, so that the bound is taken with all of them.
+        """
+        from .fitting import statistics_bytes
+        from .stages.chain import FittedChain
+        from .tiles import task_bytes
 
-    def _sources(self, found: Survey, fitted: Fit) -> list[TileSource]:
+        bands = self.prepared.candidates.astype("int64")
+        sources = self._sources(
+            found, FittedChain(self.scenes[0].scene.sizes["band"], bands, bands, None, "auto", None)
+        )
+        reduce = self.workflow.stage("reduce")
+        layout = self._layout(
+            sources, reduce.components if reduce and reduce.method != "none" else len(bands)
+        )
+        held = held_bytes()
+        first = max(
+            statistics_bytes(item.shape_yx, len(bands), item.scene["data"].dtype) for item in self.scenes
+        )
+        return (
+            Engine.plan(first, held, memory_bytes),
+            Engine.plan(task_bytes(layout, sources), held, memory_bytes, "tiles.size or tiles.halo smaller"),
+            layout.tiles,
+        )
+
+    def _layout(self, sources: list[TileSource], bands: int) -> StoreLayout:
+        from .writer import StoreLayout
+
+        tiles = self.workflow.tiles
+        count = sum(len(source.grid) for source in sources)
+        return StoreLayout.plan(count, bands, tiles.size, tiles.halo, self.workflow.store.codec)
+
+    def _sources(self, found: Survey, chain: FittedChain) -> list[TileSource]:
         from .tiles import TileSource
         from .tiling import TileGrid
 
@@ -225,54 +245,23 @@ class _Job:
             TileSource(
                 item.scene,
                 TileGrid(item.shape_yx, tiles.size, tiles.halo),
-                fitted.chain.bind(*n),
+                chain.bind(*n),
                 split,
                 item.labels,
             )
             for item, n, split in zip(self.scenes, numbers, found.splits, strict=True)
         ]
 
-    def _dry(self, found: Survey, engine: Engine, memory_bytes: int) -> BuildResult:
-        """Predict without reading a pixel: bands without data are not known yet, so the bound is taken with all."""
-        from .fitting import Fit
-        from .stages.chain import FittedChain
-
-        bands = self.prepared.candidates.astype("int64")
-        reduce = self.workflow.stage("reduce")
-        chain = FittedChain(self.scenes[0].scene.sizes["band"], bands, bands, None, "auto", None)
-        sources = self._sources(found, Fit(chain, None, None, []))
-        outputs = reduce.components if reduce and reduce.method != "none" else len(bands)
-        peak, count = self._tiling_engine(sources, outputs, memory_bytes)[1:]
-        predicted = max(peak, engine.predicted_peak_bytes)
-        return BuildResult(self.path, self.fingerprint, False, predicted, count, notes=found.lines())
-
-    def _tiling_engine(
-        self, sources: list[TileSource], bands: int, memory_bytes: int
-    ) -> tuple[Engine, int, int]:
-        from .tiles import task_bytes
-        from .writer import StoreLayout
-
-        count = sum(len(source.grid) for source in sources)
-        tiles = self.workflow.tiles
-        layout = StoreLayout.plan(count, bands, tiles.size, tiles.halo, self.workflow.store.codec)
-        what = "tiles.size, tiles.halo or the number of bands"
-        engine = Engine.plan(task_bytes(layout, sources), held_bytes(), memory_bytes, what)
-        return engine, engine.predicted_peak_bytes, count
-
-    def _tile(self, found: Survey, fitted: Fit, memory_bytes: int, *, quiet: bool) -> tuple[PatchStore, int]:
+    def _tile(self, found: Survey, fitted: Fit, engine: Engine, *, quiet: bool) -> PatchStore:
         """Pass 2."""
         import dask
 
         from .finish import finish_store
         from .tiles import write_shard
-        from .writer import StoreLayout, StoreWriter
+        from .writer import StoreWriter
 
-        sources = self._sources(found, fitted)
-        engine, peak, count = self._tiling_engine(sources, fitted.chain.outputs, memory_bytes)
-        tiles = self.workflow.tiles
-        layout = StoreLayout.plan(
-            count, fitted.chain.outputs, tiles.size, tiles.halo, self.workflow.store.codec
-        )
+        sources = self._sources(found, fitted.chain)
+        layout = self._layout(sources, fitted.chain.outputs)
         writer = StoreWriter(self.path, layout)
         writer.begin()
         firsts = [sum(len(s.grid) for s in sources[:number]) for number in range(len(sources))]
@@ -286,7 +275,7 @@ class _Job:
         for shard, record in zip(left, done, strict=True):
             records[shard] = record
         complete = [record for record in records if record is not None]
-        return finish_store(self, writer, sources, found, fitted, complete), peak
+        return finish_store(self, writer, sources, found, fitted, complete)
 
 
 def _digest(item: OpenScene, cache: DigestCache) -> dict[str, Any]:

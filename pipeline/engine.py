@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .errors import MemoryBudgetError
@@ -14,6 +14,8 @@ from .progress import Progress, progress
 
 MIB = 1 << 20
 DEFAULT_MEMORY_BYTES = 1024 * MIB
+#: The readers' idle buffers (64 MiB at most), libraries that load late, and what the allocator keeps.
+RESERVE_BYTES = 128 * MIB
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Engine:
     predicted_peak_bytes: int
 
     @classmethod
-    def plan(cls, task_bytes: int, held_bytes: int, memory_bytes: int, what: str) -> Engine:
+    def plan(cls, task_bytes: int, held_bytes: int, memory_bytes: int, what: str = "") -> Engine:
         """Choose how many tasks may run at once.
 
         Parameters
@@ -39,7 +41,7 @@ class Engine:
         memory_bytes
             The budget.
         what
-            Named in the message: what to make smaller.
+            Named in the message: what else would help, as "tiles.size smaller".
 
         Raises
         ------
@@ -48,10 +50,11 @@ class Engine:
         """
         room = memory_bytes - held_bytes
         if room < task_bytes:
+            hint = f", or make {what}" if what else ""
             raise MemoryBudgetError(
                 f"One task needs {task_bytes / MIB:.0f} MiB beside the {held_bytes / MIB:.0f} MiB that the process "
                 f"holds, and --memory allows {memory_bytes / MIB:.0f} MiB. Raise --memory to "
-                f"{-(-(task_bytes + held_bytes) // MIB)}MiB or more, or make {what} smaller."
+                f"{-(-(task_bytes + held_bytes) // MIB)}MiB or more{hint}."
             )
         count = max(1, min(os.cpu_count() or 1, room // task_bytes))
         return cls(count, held_bytes + count * task_bytes)
@@ -93,8 +96,9 @@ def fold(function: Callable[[Any, Any], Any], start: Any, parts: Sequence[Any]) 
 
 
 def held_bytes() -> int:
-    """Return the largest resident size this process has had, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return what the process holds now, with a reserve for what comes beside the tasks, in bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") + RESERVE_BYTES
 
 
 def parse_bytes(text: str) -> int:

@@ -7,11 +7,8 @@ from pathlib import Path
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` under another name, flush it to the disk, and rename: a reader sees the old file or the new one."""
+    """Write `text` under another name and rename: a reader sees the old file or the new one, never a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)

@@ -19,7 +19,9 @@ from .store import SCHEMA, SPLITS, PatchStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .build import Job
     from .fitting import Fit
+    from .sources import OpenScene
     from .stages.chain import NamedArrays
     from .survey import Survey
     from .tiles import TileSource
@@ -29,7 +31,7 @@ _LIBRARIES = ("bandstream", "numpy", "scipy", "zarr", "numcodecs", "dask", "xarr
 
 
 def finish_store(
-    job: Any,
+    job: Job,
     writer: StoreWriter,
     sources: Sequence[TileSource],
     found: Survey,
@@ -94,7 +96,7 @@ def _index(sources: Sequence[TileSource], records: list[ShardRecord], classes: i
     return arrays
 
 
-def _bands(job: Any, fitted: Fit) -> NamedArrays:
+def _bands(job: Job, fitted: Fit) -> NamedArrays:
     scene, kept = job.scenes[0].scene, fitted.chain.kept
     arrays: NamedArrays = {"bands/index": (("source_band",), kept)}
     for name in ("wavelength", "fwhm"):
@@ -106,7 +108,7 @@ def _bands(job: Any, fitted: Fit) -> NamedArrays:
     return arrays
 
 
-def _scene(item: Any) -> dict[str, Any]:
+def _scene(item: OpenScene) -> dict[str, Any]:
     crs, transform = scene_crs(item.scene), scene_transform(item.scene)
     return {
         "scene_id": item.files.scene_id,
@@ -134,7 +136,7 @@ def provenance_path(store: Path) -> Path:
     return store.with_name(f"{store.stem}.provenance.json")
 
 
-def write_provenance(store: PatchStore, job: Any) -> None:
+def write_provenance(store: PatchStore, job: Job) -> None:
     """Write when, where and from which files a store was made."""
     record = {
         "store": store.path.name,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .engine import Engine, fold
 from .errors import BandstreamWarning, EmptySplitError, NoValidPixelsError
+from .reading import read_block
 from .scene import invalid_mask
 from .sources import OpenScene
 from .splits import SplitMap
@@ -110,20 +111,15 @@ def block_statistics(
     if not wanted.any():
         return BandStatistics.empty(len(bands))
     block = take_bands(read_block(item.scene, rows, cols), bands)
-    invalid = invalid_mask(block, nodata)
-    values = _bands_first(block, wanted)
-    missing = None if invalid is None or not invalid.any() else _bands_first(invalid, wanted)
+    invalid = invalid_mask(block.transpose(1, 2, 0), nodata)
+    values = _wanted(block, wanted)
+    missing = None if invalid is None or not invalid.any() else _wanted(invalid.transpose(2, 0, 1), wanted)
     return BandStatistics.of(values, missing, full=full, judge=judge).affine(scale, offset)
 
 
-def _bands_first(block_yxb: NDArray[Any], wanted: NDArray[np.bool_]) -> NDArray[Any]:
-    flat = block_yxb.transpose(2, 0, 1).reshape(block_yxb.shape[2], -1)
+def _wanted(block_byx: NDArray[Any], wanted: NDArray[np.bool_]) -> NDArray[Any]:
+    flat = block_byx.reshape(len(block_byx), -1)
     return flat if wanted.all() else flat[:, wanted.ravel()]
-
-
-def read_block(scene: Any, rows: slice, cols: slice) -> NDArray[Any]:
-    """Read a window of a scene with all its bands, (y, x, band) as stored."""
-    return np.asarray(scene["data"].data[rows, cols].compute(scheduler="synchronous"))
 
 
 def statistics_blocks(shape_yx: tuple[int, int], bands: int) -> Iterator[slice]:
@@ -131,6 +127,14 @@ def statistics_blocks(shape_yx: tuple[int, int], bands: int) -> Iterator[slice]:
     rows = max(1, BLOCK_BYTES // (shape_yx[1] * bands * 8))
     for start in range(0, shape_yx[0], rows):
         yield slice(start, min(start + rows, shape_yx[0]))
+
+
+def statistics_bytes(shape_yx: tuple[int, int], bands: int, dtype: np.dtype[Any]) -> int:
+    """Return an upper bound of the memory that one block of pass 1 takes, in bytes."""
+    block = next(iter(statistics_blocks(shape_yx, bands)))
+    values = (block.stop - block.start) * shape_yx[1] * bands
+    # as read, bands in front, the training pixels of it and its mask; float64 around the mean; two covariances each
+    return values * (3 * dtype.itemsize + 2 + 8) + 4 * bands * bands * 8
 
 
 def needs_statistics(workflow: Workflow) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .fitting import read_block
 from .labels import LabelRaster
+from .reading import read_block
 from .splits import SplitMap
 from .stages.chain import BoundChain
 from .tiling import TileGrid, TileRun

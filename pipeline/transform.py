@@ -116,7 +116,7 @@ def _require_bands(scene: xr.Dataset, store: PatchStore) -> None:
 
 def _apply(block_yxb: NDArray[Any], bound: BoundChain) -> NDArray[np.float32]:
     """Return the outputs with the valid mask as one component more, (y, x, outputs + 1)."""
-    data_cyx, valid = bound.apply(block_yxb)
+    data_cyx, valid = bound.apply(np.ascontiguousarray(block_yxb.transpose(2, 0, 1)))
     both = np.empty((*valid.shape, len(data_cyx) + 1), np.float32)
     both[..., :-1] = data_cyx.transpose(1, 2, 0)
     both[..., -1] = valid

@@ -48,8 +48,8 @@ class Affine:
         exact = values_bp.dtype.itemsize <= 2 or values_bp.dtype == np.float32
         # 32-bit integers and doubles lose digits in float32 unless the centre is taken off first
         work = np.float32 if exact else np.float64
-        centred = np.subtract(values_bp, self.centre[:, None].astype(work), dtype=work)
-        centred = np.ascontiguousarray(centred, np.float32)
+        centred = np.subtract(values_bp, self.centre[:, None].astype(work), dtype=work, order="C")
+        centred = centred.astype(np.float32, copy=False)
         bias = self.bias.astype(np.float32)[:, None]
         if self.gain.ndim == 1:
             centred *= self.gain.astype(np.float32)[:, None]

@@ -124,26 +124,26 @@ class BoundChain:
     nodata: F8  #: (judged,)
     source_bands: int
 
-    def apply(self, block_yxb: NDArray[np.generic]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def apply(self, block_byx: NDArray[np.generic]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Transform a block of a scene.
 
         Parameters
         ----------
-        block_yxb
-            (rows, cols, source bands) as stored in the file.
+        block_byx
+            (source bands, rows, cols) as stored in the file.
 
         Returns
         -------
         tuple
             data (outputs, rows, cols) float32, exactly 0 where invalid; valid (rows, cols) bool.
         """
-        rows, cols, bands = block_yxb.shape
+        bands, rows, cols = block_byx.shape
         assert bands == self.source_bands
-        invalid = invalid_mask(take_bands(block_yxb, self.judged), self.nodata)
+        invalid = invalid_mask(take_bands(block_byx, self.judged).transpose(1, 2, 0), self.nodata)
         valid = np.ones((rows, cols), bool)
         if invalid is not None:
             np.logical_not(invalid.any(axis=2), out=valid)
-        values_bp = take_bands(block_yxb, self.kept).transpose(2, 0, 1).reshape(len(self.kept), rows * cols)
+        values_bp = take_bands(block_byx, self.kept).reshape(len(self.kept), rows * cols)
         masked = None if valid.all() else ~valid.ravel()
         if masked is not None:
             # NaN and huge sentinels must not reach the arithmetic, where they would warn or spread
@@ -154,9 +154,9 @@ class BoundChain:
         return out.reshape(len(out), rows, cols), valid
 
 
-def take_bands(block_yxb: NDArray[Any], bands: NDArray[np.int64]) -> NDArray[Any]:
+def take_bands(block_byx: NDArray[Any], bands: NDArray[np.int64]) -> NDArray[Any]:
     """Select bands of a block, without a copy where they are one run."""
     first, count = int(bands[0]), len(bands)
     if int(bands[-1]) - first + 1 == count:
-        return block_yxb[:, :, first : first + count]
-    return block_yxb[:, :, bands]
+        return block_byx[first : first + count]
+    return block_byx[bands]
