@@ -72,7 +72,10 @@ $(WHEEL_DIR)/.built: $(SOURCES) | $(VENV)/.created
 	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir $(WHEEL_DIR) .
 	@touch $@
 
-$(VENV)/.dependencies: pyproject.toml constraints.txt $(VENV)/.created | $(WHEEL_DIR)/.built
+# The wheel here only says what is needed; that a source changed is no reason to build it for a look at the style.
+$(VENV)/.dependencies: pyproject.toml constraints.txt $(VENV)/.created
+	@$(MAKE) --no-print-directory wheel
+	@echo "installing what is needed into $(VENV): some minutes the first time (torch alone is large)"
 	$(PIP) install --quiet --constraint constraints.txt "$$(echo $(WHEEL_DIR)/bandstream-*.whl)[train,test,dev]"
 	@touch $@
 

@@ -146,6 +146,7 @@ class Job:
 
     @classmethod
     def open(cls, workflow: Workflow, sources: Sources, root: Path) -> Job:
+        """Open the scenes, hash the sources, and work out where the store goes."""
         from .fitting import Prepared
         from .sources import open_sources
 
