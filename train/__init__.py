@@ -1,0 +1,34 @@
+"""Bandstream's second half: patch stores to trained networks and maps.
+
+Read in this order: `stream` (how a store becomes batches), `experiment` (what can be set), `trainer` and `loop`,
+`predict`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .predict import predict
+    from .stream import PatchStream
+    from .trainer import run_experiment as train
+
+__all__ = ["PatchStream", "predict", "train"]
+
+_HOMES = {
+    "PatchStream": ("stream", "PatchStream"),
+    "predict": ("predict", "predict"),
+    "train": ("trainer", "run_experiment"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for, so that the command line starts without torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _HOMES[name]
+    value = getattr(import_module(f".{module}", __name__), attribute)
+    globals()[name] = value  # else the submodule `predict` would stand in for the function of that name
+    return value
