@@ -1,6 +1,6 @@
 """Bandstream's first half: raw hyperspectral scenes to patch stores.
 
-Read in this order: `scene` (what a scene is), `readers`, `workflow`, `fitting` (pass 1), `tiles` (pass 2), `build`,
+Read in this order: `scene` (what a scene is), `readers`, `workflow`, `fitting` (pass 1), `tiles` (pass 2), `builder`,
 `store`.
 """
 
@@ -9,21 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .build import build
+    from .apply import transform
+    from .builder import build
+    from .labels import LabelRaster
     from .readers import open_scene, open_scenes
-    from .simulate import simulate
+    from .simulation import simulate
     from .store import PatchStore
-    from .transform import transform
 
-__all__ = ["PatchStore", "build", "open_scene", "open_scenes", "simulate", "transform"]
+__all__ = ["LabelRaster", "PatchStore", "build", "open_scene", "open_scenes", "simulate", "transform"]
 
 _HOMES = {
+    "LabelRaster": "labels",
     "PatchStore": "store",
-    "build": "build",
+    "build": "builder",
     "open_scene": "readers",
     "open_scenes": "readers",
-    "simulate": "simulate",
-    "transform": "transform",
+    "simulate": "simulation",
+    "transform": "apply",
 }
 
 
@@ -34,5 +36,5 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value  # else the submodule `build` would stand in for the function of that name
+    globals()[name] = value  # asked for once only
     return value

@@ -72,7 +72,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Build the patch store of a workflow, or reuse the one that is there."""
-    from .build import run_build
+    from .builder import run_build
     from .engine import parse_bytes
 
     result = run_build(
@@ -135,7 +135,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Make a labelled scene: absorption features, mixtures, noise, water bands, stripes and a nodata border."""
-    from .simulate import simulate as make
+    from .simulation import simulate as make
 
     made = make(out, rows=rows, cols=cols, bands=bands, classes=classes, seed=seed)
     found = {"header": str(made.header), "data": str(made.data), "labels": str(made.labels)}

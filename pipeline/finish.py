@@ -19,7 +19,7 @@ from .store import SCHEMA, SPLITS, PatchStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .build import Job
+    from .builder import Job
     from .fitting import Fit
     from .sources import OpenScene
     from .stages.chain import NamedArrays

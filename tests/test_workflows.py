@@ -6,8 +6,9 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+
 from bandstream.pipeline import PatchStore, simulate
-from bandstream.pipeline.build import run_build
+from bandstream.pipeline.builder import run_build
 from bandstream.pipeline.catalog import list_catalog, load_catalog
 from bandstream.pipeline.config import load_yaml
 from bandstream.pipeline.stages.bands import named_windows
@@ -72,7 +73,9 @@ def test_the_demo_workflow_runs_on_a_simulated_scene(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("path", [p for p in FILES if _is_workflow(p) and "enmap" in p.name], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if _is_workflow(p) and "enmap" in p.name], ids=lambda p: p.stem
+)
 def test_the_potsdam_workflows_run_on_the_real_tiles(
     path: Path, data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .predict import predict
+    from .prediction import predict
     from .stream import PatchStream
     from .trainer import run_experiment as train
 
@@ -17,7 +17,7 @@ __all__ = ["PatchStream", "predict", "train"]
 
 _HOMES = {
     "PatchStream": ("stream", "PatchStream"),
-    "predict": ("predict", "predict"),
+    "predict": ("prediction", "predict"),
     "train": ("trainer", "run_experiment"),
 }
 
@@ -30,5 +30,5 @@ def __getattr__(name: str) -> Any:
 
     module, attribute = _HOMES[name]
     value = getattr(import_module(f".{module}", __name__), attribute)
-    globals()[name] = value  # else the submodule `predict` would stand in for the function of that name
+    globals()[name] = value  # asked for once only
     return value

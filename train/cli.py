@@ -64,7 +64,7 @@ def predict(
 ) -> None:
     """Write the class map of a whole scene."""
     from ..pipeline import open_scene
-    from .predict import Predictor, map_scene
+    from .prediction import Predictor, map_scene
 
     predictor = Predictor.of(run, store)
     opened = open_scene(scene)
@@ -99,7 +99,7 @@ def demo(
     from importlib.resources import as_file, files
 
     from ..pipeline import build, open_scene, simulate
-    from .predict import Predictor, map_scene
+    from .prediction import Predictor, map_scene
     from .trainer import run_experiment
 
     quiet = quiet or as_json
@@ -138,7 +138,7 @@ def _score(
     store: Any, scene: xr.Dataset, map_tif: Path, labels: Path | None
 ) -> tuple[NDArray[Any] | None, dict[str, Any]]:
     """Return the labels of a scene (those given, else the store's own) and the scores of its map."""
-    from ..pipeline.labels import LabelRaster
+    from ..pipeline import LabelRaster
     from .maps import read_map, scene_number, score_map, store_layer
 
     number = scene_number(store, scene)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Generator
@@ -90,7 +91,8 @@ def _describe(rasters: list[Any], store: PatchStore) -> None:
     first.write_colormap(
         1, {0: (0, 0, 0, 0), **{k: _rgba(c) for k, c in enumerate(store.class_colors, start=1)}}
     )
-    first.update_tags(1, **{f"class_{k}": name for k, name in names.items()})
+    # the tags that label files carry too, so that a map can serve as labels
+    first.update_tags(class_names=json.dumps(store.class_names), class_colors=json.dumps(store.class_colors))
     for raster in rasters:
         raster.update_tags(bandstream_store=store.fingerprint, bandstream_store_name=store.name)
     for raster in rasters[1:]:
@@ -114,7 +116,7 @@ def read_map(path: str | Path) -> NDArray[Any]:
 def stored_scene(store: PatchStore, scene: int) -> xr.Dataset:
     """Put a scene's transformed pixels together again from the cores of its tiles, lazily.
 
-    The same as `bandstream.pipeline.transform` of the scene's own file, without needing that file.
+    The same as `bandstream.pipeline.apply` of the scene's own file, without needing that file.
 
     Returns
     -------

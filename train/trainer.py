@@ -236,7 +236,7 @@ def _finish(loop: Loop, store: PatchStore, plan: dict[str, Any], *, test: bool) 
 def _maps(loop: Loop, store: PatchStore) -> list[dict[str, Any]]:
     """Map every scene that has test pixels, from its transformed pixels in the store, and score the map."""
     from .maps import read_map, score_map, store_layer, stored_scene
-    from .predict import Predictor, map_scene
+    from .prediction import Predictor, map_scene
 
     predictor = Predictor(loop.model, store, patch=loop.experiment.patch, batch=loop.experiment.micro)
     index, found = store.index, list[dict[str, Any]]()

@@ -21,14 +21,15 @@ from typing import Any
 
 import numpy as np
 import rasterio
-from bandstream.pipeline import PatchStore, build
-from bandstream.pipeline.config import data_roots
-from bandstream.train import predict, train
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics import f1_score
 from sklearn.svm import SVC
+
+from bandstream.pipeline import PatchStore, build
+from bandstream.pipeline.config import data_roots
+from bandstream.train import predict, train
 
 FOLDS, CLASSES, RESAMPLES = 6, 6, 10_000
 Labels = dict[str, NDArray[np.int64]]

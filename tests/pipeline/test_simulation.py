@@ -26,7 +26,7 @@ from bandstream.pipeline.errors import ConfigError
 from bandstream.pipeline.pictures import class_palette
 from bandstream.pipeline.readers import open_scene
 from bandstream.pipeline.scene_model import NODATA, SceneModel
-from bandstream.pipeline.simulate import INTERLEAVES, SimulatedScene, simulate
+from bandstream.pipeline.simulation import INTERLEAVES, SimulatedScene, simulate
 
 SMALL = {"rows": 70, "cols": 60, "bands": 24, "classes": 4, "seed": 5}
 
@@ -109,7 +109,7 @@ def test_rows_do_not_depend_on_how_they_are_grouped(cuts, cols, classes, seed):
 
 def test_slab_size_does_not_change_the_file(tmp_path, monkeypatch):
     whole = simulate(tmp_path / "whole.hdr", **SMALL)
-    monkeypatch.setattr("bandstream.pipeline.simulate._SLAB_BYTES", 1)
+    monkeypatch.setattr("bandstream.pipeline.simulation._SLAB_BYTES", 1)
     rows = simulate(tmp_path / "rows.hdr", **SMALL)
     assert whole.data.read_bytes() == rows.data.read_bytes()
     with rasterio.open(whole.labels) as a, rasterio.open(rows.labels) as b:
@@ -290,7 +290,7 @@ def test_single_pixels_leave_doubt_that_neighbours_dispel():
 MEASURE = """
 import sys
 from pathlib import Path
-from bandstream.pipeline.simulate import simulate
+from bandstream.pipeline.simulation import simulate
 for rows in (1_000, 8_000):
     simulate(sys.argv[1], rows=rows, cols=24, bands=96, classes=3)
     # Not ru_maxrss: that of the parent is inherited.

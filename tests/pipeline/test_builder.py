@@ -13,7 +13,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from bandstream.pipeline import PatchStore, build, open_scene, transform
-from bandstream.pipeline.build import run_build
+from bandstream.pipeline.builder import run_build
 from bandstream.pipeline.errors import (
     BandstreamError,
     ConfigError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable, Generator
@@ -26,7 +27,7 @@ from bandstream.pipeline.store import PatchStore
 from bandstream.train import predict
 from bandstream.train.experiment import Experiment
 from bandstream.train.maps import read_map, scene_number, score_map, store_layer, stored_scene
-from bandstream.train.predict import Predictor, map_scene, reflect
+from bandstream.train.prediction import Predictor, map_scene, reflect
 from bandstream.train.trainer import run_experiment
 
 MakeStore = Callable[..., PatchStore]
@@ -222,11 +223,7 @@ def test_the_file_has_place_names_colours_and_nodata(patches: Trained, tmp_path:
         assert (raster.dtypes, raster.nodata, raster.compression.name) == (("uint8",), 0, "deflate")
         assert raster.profile["tiled"]
         assert raster.block_shapes == [(256, 256)]
-        assert {k: v for k, v in raster.tags(1).items() if k.lower().startswith("class_")} == {
-            "class_1": "rock",
-            "class_2": "grass & herbs",
-            "class_3": "water",
-        }
+        assert json.loads(raster.tags()["class_names"]) == ["rock", "grass & herbs", "water"]
         table = raster.colormap(1)
         for k, color in enumerate(patches.store.class_colors, start=1):
             assert "#{:02x}{:02x}{:02x}".format(*table[k][:3]) == color.lower()
