@@ -19,9 +19,9 @@ from pydantic import Field
 
 from ..pipeline.config import StrictModel, apply_overrides, load_yaml, parse
 from ..pipeline.errors import ConfigError
-from .models import MODELS
+from .models import MODELS, known_model
 
-MetricName = Literal["oa", "aa", "kappa", "macro_f1"]
+MetricName = Literal["oa", "aa", "kappa", "macro_f1", "loss"]
 #: keys that say where things lie and nothing about what is computed
 PATH_KEYS = ("workflow", "store", "out")
 
@@ -105,6 +105,7 @@ class EarlyStoppingSection(StrictModel):
     patience: int = Field(default=10, ge=1)
     """Stop after so many epochs without a better value."""
     metric: MetricName = "kappa"
+    """`loss` changes less from epoch to epoch than the scores where the validation split is small."""
     min_epochs: int = Field(default=0, ge=0)
 
 
@@ -192,8 +193,8 @@ class Experiment(StrictModel):
             raise ValueError(f"patch must be odd, so that it has a centre pixel, got {self.patch}")
         if self.micro_batch != "auto" and (self.micro_batch < 1 or self.batch % self.micro_batch):
             raise ValueError(f"micro_batch must divide batch, got {self.micro_batch} and {self.batch}")
-        info = MODELS.get(self.model.name)
-        if info is not None and self.task.kind not in info.tasks:
+        info = known_model(self.model.name, self.model.options)
+        if self.task.kind not in info.tasks:
             fitting = [name for name, other in MODELS.items() if self.task.kind in other.tasks]
             raise ValueError(
                 f"the model {self.model.name} does not {self.task.kind}; models that do: {', '.join(fitting)}"

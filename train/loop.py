@@ -177,7 +177,7 @@ class Loop:
             line = self.evaluate(self.validation, "validation")[1]
             value = line[settings.metric]
             bar.update(f"{settings.metric} {value:.3f}" if value is not None else "")
-            if value is not None and (at.best is None or value > at.best[settings.metric]):
+            if value is not None and (at.best is None or self._better(value, at.best[settings.metric])):
                 at.best, at.stale = {"epoch": at.epoch, **line}, 0
                 self.checkpoints.save_best(self._weights())
             else:
@@ -189,6 +189,9 @@ class Loop:
         every = settings.checkpoint.every_epochs or 1
         if at.stopped or at.epoch == settings.epochs or at.epoch % every == 0:
             self.save()
+
+    def _better(self, value: float, best: float) -> bool:
+        return value < best if self.experiment.metric == "loss" else value > best
 
     def evaluate(self, stream: PatchStream, split: str) -> tuple[Scores, dict[str, Any]]:
         """Compare the model with the labels of a split; each pixel once, in fp32 as maps are made.

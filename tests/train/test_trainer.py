@@ -285,19 +285,22 @@ def test_a_network_learns_what_the_bands_tell(store: PatchStore, tmp_path: Path)
     assert losses[-1] < 0.1 * losses[0]
 
 
+@pytest.mark.parametrize(
+    ("metric", "series"), [("aa", [0.1, 0.5, 0.5, 0.4, 0.5, 0.9]), ("loss", [0.9, 0.5, 0.5, 0.6, 0.5, 0.1])]
+)
 def test_best_weights_are_those_of_the_first_of_equal_epochs_and_training_stops_in_time(
-    store: PatchStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: PatchStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, series: list[float]
 ) -> None:
-    values = iter([0.1, 0.5, 0.5, 0.4, 0.5, 0.9])
+    values = iter(series)
     original = Loop.evaluate
 
     def rigged(self: Loop, stream: Any, split: str) -> Any:
         found, line = original(self, stream, split)
-        return found, line | ({"aa": next(values)} if split == "validation" else {})
+        return found, line | ({metric: next(values)} if split == "validation" else {})
 
     monkeypatch.setattr(Loop, "evaluate", rigged)
     settings = experiment(
-        store, tmp_path / "run", epochs=6, early_stopping={"patience": 3, "metric": "aa", "min_epochs": 2}
+        store, tmp_path / "run", epochs=6, early_stopping={"patience": 3, "metric": metric, "min_epochs": 2}
     )
     summary = run_experiment(settings, quiet=True).summary
     assert summary["best_epoch"] == 1

@@ -24,7 +24,7 @@ from ...pipeline.errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["MODELS", "ModelInfo", "create"]
+__all__ = ["MODELS", "ModelInfo", "create", "known_model"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ _KNOWN = (
     ModelInfo(
         name="cnn3d",
         tasks=("classify",),
-        options=MappingProxyType({"channels": 2, "hidden": 0, "batch_norm": False, "dropout": 0.0}),
+        options=MappingProxyType(
+            {"channels": 2, "hidden": 0, "batch_norm": False, "dropout": 0.0, "spectral_skip": False}
+        ),
         summary="two 3-D convolutions without pooling, then fully connected; centre pixel of a patch",
         source="Li, Zhang & Shen 2017, Remote Sensing 9(1):67",
         module="cnn3d",
@@ -93,6 +95,23 @@ def create(name: str, *, bands: int, classes: int, patch: int | None, **options:
     ConfigError
         Unknown name or option, or a value out of range.
     """
+    info = known_model(name, options)
+    for key, value in (("bands", bands), ("classes", classes)):
+        if value < 1:
+            raise ConfigError(f"model {name}: {key} = {value}; at least 1 is needed")
+    module = importlib.import_module(f".{info.module}", __name__)
+    factory = cast("Callable[..., nn.Module]", getattr(module, info.factory))
+    return factory(bands=bands, classes=classes, patch=patch, **{**info.options, **options})
+
+
+def known_model(name: str, options: Mapping[str, object]) -> ModelInfo:
+    """Look a model up and check that it has the named options; their values are checked when it is made.
+
+    Raises
+    ------
+    ConfigError
+        Unknown name or option.
+    """
     if name not in MODELS:
         raise ConfigError(f"model.name: got {name!r}{_nearest(name, MODELS)}; allowed: {', '.join(MODELS)}")
     info = MODELS[name]
@@ -102,12 +121,7 @@ def create(name: str, *, bands: int, classes: int, patch: int | None, **options:
             raise ConfigError(
                 f"model.{key}: {name} has no such option{_nearest(key, info.options)}; allowed: {allowed}"
             )
-    for key, value in (("bands", bands), ("classes", classes)):
-        if value < 1:
-            raise ConfigError(f"model {name}: {key} = {value}; at least 1 is needed")
-    module = importlib.import_module(f".{info.module}", __name__)
-    factory = cast("Callable[..., nn.Module]", getattr(module, info.factory))
-    return factory(bands=bands, classes=classes, patch=patch, **{**info.options, **options})
+    return info
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:
