@@ -41,13 +41,12 @@ class Cnn3d(nn.Module):
     - `hidden` > 0 adds a fully connected layer of that width before the logits; `batch_norm` normalises after each
       convolution; `dropout` acts on the flattened features (and on the hidden layer's). Logits, no softmax: the loss
       applies it. Optimiser and schedule belong to the experiment.
-    - `spectral_skip` adds a classifier of the centre pixel's own spectrum to the logits: linear, or with one hidden layer
-      of `skip_hidden` units. The paper's network has none. Reason: convolutions share their weights along the spectral
-      axis, which suits neighbouring wavelengths but not principal components, each of which needs a weight of its own;
-      and where labels are few and pixels large, a classifier of the spectrum alone is hard to beat. The last layer of the
-      convolutions then starts at exactly zero, so that training starts from the spectral classifier and the surroundings
-      enter only as far as they lower the loss (residual learning: He et al., CVPR 2016). The two branches meet in one
-      sum, so that `stages` then has a single part.
+    - `spectral_skip` adds a linear classifier of the centre pixel's own spectrum to the logits. Reason: the kernels share
+      their weights along the spectral axis, which suits neighbouring wavelengths but not principal components, each of
+      which needs weights of its own; where labels are few and pixels large, little but the spectrum tells classes apart.
+      The last layer of the convolutional branch then starts at zero, so that the surroundings enter only as far as they
+      lower the loss (residual learning: He et al., CVPR 2016). `dropout` does not act on the spectrum. The branches meet
+      in a sum, so that `stages` has a single part. Size: bands * classes + classes more.
 
     Parameters
     ----------
@@ -64,14 +63,12 @@ class Cnn3d(nn.Module):
     dropout
         Probability in [0, 1).
     spectral_skip
-        Add a classifier of the centre pixel's spectrum to the logits.
-    skip_hidden
-        Width of its hidden layer (ReLU, dropout), 0 for a linear one; only with `spectral_skip`.
+        Add a linear classifier of the centre pixel's spectrum to the logits.
 
     Raises
     ------
     ConfigError
-        A value out of range, an even patch, no patch at all, or `skip_hidden` without `spectral_skip`.
+        A value out of range, an even patch, or no patch at all.
     """
 
     def __init__(
@@ -85,7 +82,6 @@ class Cnn3d(nn.Module):
         batch_norm: object = False,
         dropout: object = 0.0,
         spectral_skip: object = False,
-        skip_hidden: object = 0,
     ) -> None:
         super().__init__()
         if patch is None or patch < 1 or patch % 2 == 0:
@@ -105,14 +101,17 @@ class Cnn3d(nn.Module):
                 parts.append(nn.BatchNorm3d(outputs))
             stages.append(nn.Sequential(*parts, nn.ReLU()))
             depth, side, inputs = depth - kernel[0] + 1, side - kernel[1] + 1, outputs
-        drop = fraction("dropout", dropout)
-        stages.append(_head(inputs * depth * side * side, integer("hidden", hidden, 0), drop, classes))
+        stages.append(
+            _head(
+                inputs * depth * side * side,
+                integer("hidden", hidden, 0),
+                fraction("dropout", dropout),
+                classes,
+            )
+        )
         self.stages = nn.Sequential(*stages)
-        skip_width = integer("skip_hidden", skip_hidden, 0)
         if switch("spectral_skip", spectral_skip):
-            self.stages = nn.Sequential(_SpectralSkip(self.stages, _head(bands, skip_width, drop, classes)))
-        elif skip_width:
-            raise ConfigError(f"model.skip_hidden: got {skip_width} without a skip; set spectral_skip: true, or 0 here")
+            self.stages = nn.Sequential(_SpectralSkip(self.stages, nn.Linear(bands, classes)))
 
     def forward(self, x_nbhw: Tensor) -> Tensor:
         """Logits `z_nk` (batch, classes) of the centre pixels."""
@@ -127,14 +126,14 @@ class _AddChannel(nn.Module):
 
 
 class _SpectralSkip(nn.Module):
-    """Sum of the logits from a patch and of those from its centre pixel alone; the former start at zero."""
+    """Logits of a patch plus those of its centre pixel alone; the last layer of the former starts at zero."""
 
-    def __init__(self, spatial: nn.Sequential, spectral: nn.Sequential) -> None:
+    def __init__(self, spatial: nn.Sequential, spectral: nn.Linear) -> None:
         super().__init__()
         self.spatial, self.spectral = spatial, spectral
-        last = cast("nn.Linear", cast("nn.Sequential", spatial[-1])[-1])
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
+        head = cast("nn.Sequential", spatial[-1])
+        for value in head[-1].parameters():
+            nn.init.zeros_(value)
 
     def forward(self, x_nbhw: Tensor) -> Tensor:
         row, col = x_nbhw.shape[2] // 2, x_nbhw.shape[3] // 2

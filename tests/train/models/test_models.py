@@ -70,6 +70,7 @@ def test_unknown_option_names_the_nearest_and_the_defaults() -> None:
         ("cnn3d", {"hidden": -1}),
         ("cnn3d", {"batch_norm": "yes"}),
         ("cnn3d", {"dropout": 1.0}),
+        ("cnn3d", {"spectral_skip": "yes"}),
         ("segmenter", {"width": 2.5}),
         ("segmenter", {"dropout": "much"}),
         ("segmenter", {"batch_norm": 1}),
@@ -125,8 +126,11 @@ def test_cnn3d_takes_any_odd_patch_and_any_bands(patch: int, bands: int) -> None
 
 
 @pytest.mark.parametrize(("bands", "patch"), [(218, 5), (103, 5), (40, 9)])
-def test_cnn3d_parameters_are_those_of_the_paper(bands: int, patch: int) -> None:
-    """C1 2 kernels of 7x3x3, C2 4 of 3x3x3, no pooling: (bands - 8)(patch - 4)^2 positions enter the last layer."""
+def test_cnn3d_parameters_follow_sizes_of_public_reimplementations(bands: int, patch: int) -> None:
+    """C1 2 kernels of 7x3x3, C2 4 of 3x3x3, no pooling: (bands - 8)(patch - 4)^2 positions enter the last layer.
+
+    These sizes come from public re-implementations of the network, not from the tables of the paper.
+    """
     c1, c2 = 2 * (7 * 9 + 1), 4 * (2 * 27 + 1)
     f1 = 6 * (4 * (bands - 8) * (patch - 4) ** 2 + 1)
     assert parameters(make("cnn3d", {}, patch, bands=bands)) == c1 + c2 + f1
@@ -202,6 +206,99 @@ def test_cnn3d_sees_every_pixel_and_band_of_its_patch() -> None:
     model(x_nbhw).square().sum().backward()
     assert x_nbhw.grad is not None
     assert bool((x_nbhw.grad.abs().sum(0) > 0).all())
+
+
+# --- the spectral skip of cnn3d --------------------------------------------------------------------------------------
+
+
+def with_skip(
+    patch: int, options: dict[str, object] | None = None, *, bands: int = 20, seed: int = 0
+) -> nn.Module:
+    """Make a cnn3d with the spectral skip, with the weights of one seed."""
+    return make("cnn3d", {"spectral_skip": True, **(options or {})}, patch, bands=bands, seed=seed)
+
+
+def randomise(model: nn.Module) -> None:
+    """Give every weight a value, so that no branch is at its zero start."""
+    with torch.no_grad():
+        for value in model.parameters():
+            value.normal_(std=0.3)
+
+
+def test_skip_is_off_unless_asked_for_and_adds_one_linear_layer() -> None:
+    """Off, weights and names are those of the network without the option; on, (bands + 1) * classes numbers more."""
+    plain = make("cnn3d", {}, 5, bands=30)
+    off = make("cnn3d", {"spectral_skip": False}, 5, bands=30)
+    assert list(off.state_dict()) == list(plain.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(off.parameters(), plain.parameters(), strict=True))
+    assert not any("spectral" in name for name, _ in plain.named_modules())
+    assert parameters(with_skip(5, bands=30)) == parameters(plain) + (30 + 1) * 6
+
+
+@pytest.mark.parametrize("options", [{}, {"hidden": 16, "batch_norm": True, "dropout": 0.5, "channels": 4}])
+@pytest.mark.parametrize("patch", [1, 3, 5, 7])
+def test_skip_starts_as_a_linear_classifier_of_the_centre_pixel(
+    patch: int, options: dict[str, object]
+) -> None:
+    """Before the first step the convolutions contribute exactly zero, in training mode too."""
+    model = with_skip(patch, options).train()
+    x_nbhw = batch(patch)
+    (linear,) = [m for m in model.modules() if isinstance(m, nn.Linear) and m.in_features == 20]
+    assert torch.equal(model(x_nbhw), linear(x_nbhw[:, :, patch // 2, patch // 2]))
+    elsewhere = torch.randn_like(x_nbhw)
+    elsewhere[:, :, patch // 2, patch // 2] = x_nbhw[:, :, patch // 2, patch // 2]
+    assert torch.equal(model(elsewhere), model(x_nbhw))
+
+
+def test_skip_logits_are_the_sum_of_the_plain_network_and_of_a_matrix_product() -> None:
+    model = with_skip(5).double()
+    randomise(model)
+    plain = make("cnn3d", {}, 5).double()
+    values = list(model.parameters())
+    assert [v.shape for v in values[-2:]] == [(6, 20), (6,)]
+    with torch.no_grad():
+        for mine, theirs in zip(plain.parameters(), values[:-2], strict=True):
+            mine.copy_(theirs)
+    x_nbhw = batch(5).double()
+    expected = plain(x_nbhw) + x_nbhw[:, :, 2, 2] @ values[-2].T + values[-1]
+    torch.testing.assert_close(model(x_nbhw), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_surroundings_of_the_centre_pixel_enter_with_the_first_step() -> None:
+    """The zero start does not block learning: after one step the logits depend on the whole patch."""
+    model = with_skip(5, {"channels": 8})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    nn.functional.cross_entropy(model(batch(5)), torch.tensor([0, 1, 2, 3])).backward()
+    optimizer.step()
+    x_nbhw = batch(5, count=16).requires_grad_()
+    model(x_nbhw).square().sum().backward()
+    assert x_nbhw.grad is not None
+    assert bool((x_nbhw.grad.abs().sum((0, 1)) > 0).all())
+
+
+def test_skip_repeats_under_one_seed() -> None:
+    def gradients(seed: int) -> torch.Tensor:
+        model = with_skip(5, {"dropout": 0.5}, seed=seed).train()
+        randomise(model)
+        model(batch(5)).square().mean().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    assert torch.equal(gradients(3), gradients(3))
+    assert not torch.equal(gradients(3), gradients(4))
+
+
+def test_dropout_leaves_the_spectrum_of_the_skip_alone() -> None:
+    model = with_skip(3, {"dropout": 0.5})
+    x_nbhw = batch(3)
+    assert torch.equal(model.train()(x_nbhw), model.eval()(x_nbhw))
+
+
+def test_stages_of_the_skip_are_one_part_and_the_forward_pass() -> None:
+    model = with_skip(5)
+    randomise(model)
+    assert isinstance(model.stages, nn.Sequential)
+    (stage,) = model.stages
+    assert torch.equal(stage(batch(5)), model(batch(5)))
 
 
 # --- behaviour in training ------------------------------------------------------------------------------------------
