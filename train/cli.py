@@ -116,9 +116,11 @@ def demo(
             store__root=str((out / "stores").resolve()),
         )
         say("3/4 training")
-        settings = [f"store={json.dumps(str(store.path))}", f"out={json.dumps(str(out / 'run'))}"]
-        # one thread: so small a network gains little from more, and repeats on every machine
-        settings += ["workflow=null", "threads=1"]
+        settings = [
+            f"store={json.dumps(str(store.path))}",
+            "workflow=null",
+            f"out={json.dumps(str(out / 'run'))}",
+        ]
         result = run_experiment(folder / "demo_train.yaml", settings, quiet=quiet)
     say("4/4 mapping")
     predictor, opened = Predictor.of(result.path), open_scene(scene.header)

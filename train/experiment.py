@@ -155,8 +155,7 @@ class Experiment(StrictModel):
     """Largest norm of the gradient; null leaves it."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     threads: int | None = Field(default=None, ge=1)
-    """Threads of torch on the CPU; null takes one or all, whichever is measured to be faster. Kept on resume; set it,
-    and `precision`, for runs that repeat each other bit for bit."""
+    """Threads of torch on the CPU; null takes one for small steps, else all that torch offers. Kept on resume."""
     deterministic: bool = True
     """Only kernels that repeat bit for bit."""
     map: bool = False

@@ -1,6 +1,4 @@
-"""Which precision and how many threads to train with: measured on the real shape.
-
-A precision is also checked against fp32 before it is trusted.
+"""Which precision to train with: measured on the real shape, and checked against fp32 before it is trusted.
 
 bfloat16 convolutions are twice as fast on some processors, several times slower on others, and have been silently
 wrong for large 3-D inputs in some cuDNN versions. So a few training steps are timed in both precisions on a copy of
@@ -30,7 +28,7 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 #: below 10 % in the gradients (ReLUs near zero flip); a wrong kernel is off by its whole magnitude.
 LOGITS_TOLERANCE = 0.05
 GRADIENT_TOLERANCE = 0.25
-#: half precision, or more threads, must save at least this share of the step time to be chosen
+#: half precision must save at least this share of the step time to be chosen
 LEAST_GAIN = 0.1
 #: CUDA only: half precision may not take more than this multiple of fp32's peak memory
 MOST_MEMORY = 1.1
@@ -39,6 +37,8 @@ _PROBE_SHARE = 8
 _HOPELESS = 1.5
 _TIMED_SECONDS = 1.0
 _MOST_REPEATS = 5
+#: values in the images of a micro-batch from which on a step is worth more than one thread
+_MANY_VALUES = 1 << 18
 
 #: model, images -> (loss, logits); called under autocast with the first images of the batch
 LossOf = Callable[["nn.Module", "Tensor"], "tuple[Tensor, Tensor]"]
@@ -119,22 +119,13 @@ def choose_precision(asked: str, model: nn.Module, image: Tensor, loss_of: LossO
     return _decide(asked, half, full, fast)
 
 
-def choose_threads(model: nn.Module, image: Tensor, loss_of: LossOf, most: int) -> int:
-    """Return `most` threads where they make a step faster than one does, else 1.
+def default_threads(image: Tensor, most: int) -> int:
+    """Return how many threads of torch a step on such images takes: one where it is small, else `most`.
 
-    Small networks gain nothing from threads that wait for each other, and lose much where other programs run.
+    Small steps gain little from threads that wait for each other, and lose much where other programs run. A rule and no
+    measurement, so that equal experiments on equal machines repeat each other bit for bit.
     """
-    if most == 1 or image.device.type != "cpu":
-        return most
-    before, step_ms = torch.get_num_threads(), dict[int, float]()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            for threads in (1, most):
-                torch.set_num_threads(threads)
-                step_ms[threads] = _trial(model, image, loss_of, "fp32").step_ms
-    finally:
-        torch.set_num_threads(before)
-    return most if step_ms[most] < (1 - LEAST_GAIN) * step_ms[1] else 1
+    return most if image.device.type != "cpu" or image.numel() >= _MANY_VALUES else 1
 
 
 def _trial(model: nn.Module, image: Tensor, loss_of: LossOf, name: str) -> _Trial:

@@ -22,7 +22,7 @@ from .experiment import Experiment, load_experiment
 from .loop import Loop, exact
 from .losses import summed_cross_entropy, targets, weight_total
 from .parts import class_weights, labelled_pixels, make_model, make_stream
-from .precision import choose_precision, choose_threads
+from .precision import choose_precision, default_threads
 from .runs import RunFolder, locked, open_run
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _make_plan(
         logits = cast("Tensor", copy(x_nbhw))
         return summed_cross_entropy(logits, goal, class_weight) / weight_total(goal, class_weight), logits
 
-    threads = experiment.threads or choose_threads(model, image, loss_of, torch.get_num_threads())
+    threads = experiment.threads or default_threads(image, torch.get_num_threads())
     torch.set_num_threads(threads)
     precision = choose_precision(experiment.precision, model, image, loss_of)
     steps = len(stream)

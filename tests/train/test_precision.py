@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bandstream.pipeline.errors import BandstreamWarning, ConfigError
-from bandstream.train.precision import LOGITS_TOLERANCE, PrecisionPlan, choose_precision, choose_threads
+from bandstream.train.precision import LOGITS_TOLERANCE, PrecisionPlan, choose_precision, default_threads
 
 
 class Pretender(nn.Module):
@@ -103,24 +103,6 @@ def test_the_plan_records_figures_and_tolerances() -> None:
     assert found["gradient_difference"] is not None
 
 
-class Waiting(nn.Module):
-    """Takes `seconds[threads]` for a step."""
-
-    def __init__(self, seconds: dict[int, float]) -> None:
-        super().__init__()
-        self.layer, self.seconds = nn.Linear(2, 2), seconds
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(self.seconds[torch.get_num_threads()])
-        return self.layer(x)
-
-
-@pytest.mark.parametrize(("one", "two", "chosen"), [(0.02, 0.002, 2), (0.002, 0.02, 1), (0.02, 0.02, 1)])
-def test_more_threads_are_taken_only_where_they_make_a_step_faster(
-    one: float, two: float, chosen: int
-) -> None:
-    before = torch.get_num_threads()
-    model = Waiting({1: one, 2: two})
-    found = choose_threads(model, torch.randn(4, 2), lambda copy, x: (copy(x).sum(), torch.zeros(1)), 2)
-    assert found == chosen
-    assert torch.get_num_threads() == before
+def test_small_steps_take_one_thread_and_large_ones_all() -> None:
+    assert default_threads(torch.zeros(128, 16, 5, 5), 8) == 1
+    assert default_threads(torch.zeros(8, 40, 48, 48), 8) == 8
