@@ -45,12 +45,14 @@ class Affine:
 
     def apply(self, values_bp: NDArray[np.generic]) -> NDArray[np.float32]:
         """Map (bands, pixels) values, any real dtype, to (outputs, pixels) float32, C-contiguous."""
-        exact = values_bp.dtype.itemsize <= 2 or values_bp.dtype == np.float32
         # 32-bit integers and doubles lose digits in float32 unless the centre is taken off first
+        exact = values_bp.dtype.itemsize <= 2 or values_bp.dtype == np.float32
         work = np.float32 if exact else np.float64
-        centred = np.subtract(values_bp, self.centre[:, None].astype(work), dtype=work, order="C")
+        # what rounding the centre takes away goes to the bias
+        rounded = self.around(self.centre.astype(work).astype(np.float64))
+        centred = np.subtract(values_bp, rounded.centre[:, None].astype(work), dtype=work, order="C")
         centred = centred.astype(np.float32, copy=False)
-        bias = self.bias.astype(np.float32)[:, None]
+        bias = rounded.bias.astype(np.float32)[:, None]
         if self.gain.ndim == 1:
             centred *= self.gain.astype(np.float32)[:, None]
             centred += bias
