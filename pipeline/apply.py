@@ -61,7 +61,9 @@ def transform(scene: xr.Dataset, store: PatchStore, *, chunk_rows: int | None = 
     )
     coords = {name: scene.coords[name] for name in ("y", "x", "spatial_ref") if name in scene.coords}
     attrs = {
-        key: scene.attrs[key] for key in ("source", "scene_id", "sensor", "acquired") if key in scene.attrs
+        key: scene.attrs[key]
+        for key in ("source", "scene_id", "sensor", "acquired", "files")
+        if key in scene.attrs
     }
     data = xr.DataArray(both[..., :outputs], dims=("y", "x", "component"))
     valid = xr.DataArray(both[..., outputs] > 0, dims=("y", "x"))

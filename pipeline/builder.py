@@ -19,6 +19,7 @@ from .config import fingerprint
 from .digest import DigestCache, ReuseIndex
 from .engine import DEFAULT_MEMORY_BYTES, Engine, held_bytes
 from .errors import StoreBusyError
+from .progress import tell
 from .sources import Sources, find_sources
 from .store import SCHEMA, PatchStore
 from .workflow import Workflow, load_workflow, scene_entries
@@ -50,13 +51,15 @@ class BuildResult:
     store: PatchStore | None = None  #: None after a dry run
 
 
-def build(workflow: str | Path | dict[str, Any], **overrides: Any) -> PatchStore:
+def build(workflow: str | Path | dict[str, Any], *, quiet: bool = True, **overrides: Any) -> PatchStore:
     """Build the patch store of a workflow, or reuse the one that is there.
 
     Parameters
     ----------
     workflow
         A YAML file, or its content.
+    quiet
+        No progress, and nothing told about bands and splits.
     **overrides
         Settings by dotted name with ``__`` for the dot, as in ``tiles__size=32``.
 
@@ -71,16 +74,17 @@ def build(workflow: str | Path | dict[str, Any], **overrides: Any) -> PatchStore
         See `bandstream.pipeline.errors`; nothing that looks like a result is left behind.
     """
     pairs = [f"{name.replace('__', '.')}={json.dumps(value)}" for name, value in overrides.items()]
-    store = run_build(workflow, pairs, quiet=True).store
-    assert store is not None
-    return store
+    result = run_build(workflow, pairs, quiet=quiet)
+    tell(() if quiet else result.notes)
+    assert result.store is not None
+    return result.store
 
 
 def run_build(
     source: str | Path | dict[str, Any],
     overrides: Sequence[str] = (),
     *,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    memory_bytes: int | None = None,
     quiet: bool = False,
     dry_run: bool = False,
 ) -> BuildResult:
@@ -93,7 +97,8 @@ def run_build(
     overrides
         Dotted overrides, ``tiles.size=32``.
     memory_bytes
-        What the process may take at most.
+        What the process may take at most. By default 1 GiB; where other parts of the process hold that already, 512 MiB
+        more than they do.
     quiet
         No progress bars.
     dry_run
@@ -118,7 +123,8 @@ def run_build(
     if (job.path / "manifest.json").is_file():
         result = _reused(job.path, job.fingerprint)
     else:
-        result = job.run(memory_bytes, quiet=quiet, dry_run=dry_run)
+        budget = memory_bytes or max(DEFAULT_MEMORY_BYTES, held_bytes() + DEFAULT_MEMORY_BYTES // 2)
+        result = job.run(budget, quiet=quiet, dry_run=dry_run)
     if result.store is not None:
         files = [*job.files(), *map(str, sources.files)]
         reuse.remember(key, job.path.name, job.fingerprint, sources.patterns, files)

@@ -25,12 +25,12 @@ class DigestCache:
     Parameters
     ----------
     path
-        The JSON file; a missing or damaged one counts as empty.
+        The JSON file; a missing or damaged one counts as empty. None remembers nothing.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._known = _read_json(path)
+        self._known = _read_json(path) if path else {}
         self._changed = False
 
     def digest(self, files: Iterable[str | Path]) -> str:
@@ -50,9 +50,14 @@ class DigestCache:
 
     def save(self) -> None:
         """Write what was learnt."""
-        if self._changed:
+        if self._changed and self.path:
             newest = dict(list(self._known.items())[-_REMEMBERED:])
             write_text(self.path, json.dumps(newest))
+
+
+def digest_files(files: Iterable[str | Path]) -> str:
+    """Return the digest of files as `DigestCache.digest` does, without remembering anything."""
+    return DigestCache(None).digest(files)
 
 
 def file_stamp(path: Path) -> list[int]:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 LINE_EVERY_SECONDS = 10.0
+
+
+def tell(lines: Iterable[str]) -> None:
+    """Print lines for people, where progress goes too."""
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
 
 
 class Progress:

@@ -15,7 +15,7 @@ Nothing in it depends on time, host or path, so equal inputs give equal bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -202,6 +202,23 @@ class PatchStore:
         from .stages.chain import FittedChain
 
         return FittedChain.load(self.path / "transforms")
+
+    def find_scene(self, files: Sequence[str | Path], among: Sequence[int]) -> int | None:
+        """Return which scene of the store was made from files of this content; None if none was.
+
+        Parameters
+        ----------
+        files
+            All files of a scene, in its own order.
+        among
+            Numbers of the scenes that come into question.
+        """
+        if not files:
+            return None
+        from .digest import digest_files
+
+        found = digest_files(files)
+        return next((number for number in among if self.attrs["sources"][number]["scene"] == found), None)
 
     def array(self, name: str) -> zarr.Array[Any]:
         """Return one of the arrays `data`, `labels`, `valid` and `split` of the tiles."""

@@ -105,6 +105,7 @@ class BlockPool:
         core_pixels = store.chunk_tiles * store.tile_size**2
         self._pixel = np.zeros((slots, 0 if patch is None else core_pixels), np.int32)
         self._held: OrderedDict[int, int] = OrderedDict()  # block -> slot, least recently used first
+        self._free = list(range(slots))
         self._slot_of = np.full(len(samples.block_samples), -1, np.int64)
         self._tile_of_sample = np.flatnonzero(samples.tile_samples).astype(np.int64)
         self._first_sample = np.concatenate([np.zeros(1, np.int64), np.cumsum(samples.block_samples)])
@@ -151,13 +152,14 @@ class BlockPool:
             else:
                 missing.append(block)
         for block in missing:
-            if len(self._held) < self.slots:
-                slot = len(self._held)
-            else:
+            if not self._free:
                 oldest, slot = self._held.popitem(last=False)
                 self._slot_of[oldest] = -1
-            # entered only once decoded: an error leaves an unused slot rather than a wrong block
+                self._free.append(slot)
+            # taken only once decoded: an error leaves a free slot rather than a wrong block
+            slot = self._free[-1]
             self._decode(block, slot)
+            self._free.pop()
             self._held[block] = slot
             self._slot_of[block] = slot
 

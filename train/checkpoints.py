@@ -181,7 +181,13 @@ class Checkpoints:
         CheckpointError
             There are none, or they are damaged or another run's.
         """
-        return self._checked(self.folder / f"best{_SUFFIX}")
+        try:
+            return self._checked(self.folder / f"best{_SUFFIX}")
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{error} These are the weights of the finished training: delete the run folder {self.folder.parent} "
+                "to train again, or choose another one with --out."
+            ) from error
 
     def latest(self) -> Checkpoint | None:
         """Read the newest state that is whole; None before the first one was saved.

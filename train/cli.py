@@ -64,15 +64,19 @@ def predict(
 ) -> None:
     """Write the class map of a whole scene."""
     from ..pipeline import open_scene
+    from .maps import check_outputs, probability_path
     from .prediction import Predictor, map_scene
 
     predictor = Predictor.of(run, store)
     opened = open_scene(scene)
+    outputs = [out, *([png] if png else []), *([probability_path(out)] if probabilities else [])]
+    check_outputs(outputs, [*opened.attrs["files"], *([labels] if labels else [])])
+    truth, split = _truth(predictor.store, opened, labels)
     quiet = quiet or as_json
     made = map_scene(
         predictor, predictor.transform(opened), out, tile=tile, probabilities=probabilities, quiet=quiet
     )
-    truth, made["scores"] = _score(predictor.store, opened, out, labels)
+    made["scores"] = _scores(predictor.store, out, truth, split)
     made["png"] = None if png is None else _draw(predictor.store, opened, out, truth, made["scores"], png)
     if as_json:
         _print_json(made)
@@ -104,6 +108,7 @@ def demo(
 
     quiet = quiet or as_json
     say = (lambda _: None) if quiet else print
+    _require_same_demo(out, rows, cols)
     say(f"1/4 simulating a scene of {rows} x {cols} pixels")
     scene = simulate(out / "scene.hdr", rows=rows, cols=cols)
     say("2/4 building the patch store")
@@ -126,7 +131,8 @@ def demo(
     predictor, opened = Predictor.of(result.path), open_scene(scene.header)
     target = out / "map.tif"
     made = map_scene(predictor, predictor.transform(opened), target, quiet=quiet)
-    truth, scores = _score(store, opened, target, None)
+    truth, split = _truth(store, opened, None)
+    scores = _scores(store, target, truth, split)
     picture = _draw(store, opened, target, truth, scores, out / "demo.png")
     if as_json:
         paths = {"store": str(store.path), "run": str(result.path), "map": made["map"], "png": picture}
@@ -136,23 +142,49 @@ def demo(
     print(f"store {store.path}\nmap   {made['map']}\nPNG   {picture}")
 
 
-def _score(
-    store: Any, scene: xr.Dataset, map_tif: Path, labels: Path | None
-) -> tuple[NDArray[Any] | None, dict[str, Any]]:
-    """Return the labels of a scene (those given, else the store's own) and the scores of its map."""
+def _require_same_demo(out: Path, rows: int, cols: int) -> None:
+    """Refuse to put a scene of another size in place of that on which the folder's run was trained."""
+    from ..pipeline import open_scene
+    from ..pipeline.errors import ConfigError
+
+    if not ((out / "scene.hdr").is_file() and (out / "run").is_dir()):
+        return
+    sizes = open_scene(out / "scene.hdr").sizes
+    if (sizes["y"], sizes["x"]) != (rows, cols):
+        raise ConfigError(
+            f"{out} holds a demo of {sizes['y']} x {sizes['x']} pixels; choose another folder with --out for one of "
+            f"{rows} x {cols}."
+        )
+
+
+def _truth(
+    store: Any, scene: xr.Dataset, labels: Path | None
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    """Return labels (those given, else the store's own) and split of a scene, None where there are none."""
     from ..pipeline import LabelRaster
-    from .maps import read_map, scene_number, score_map, store_layer
+    from ..pipeline.errors import LabelError
+    from .maps import scene_number, store_layer
 
     number = scene_number(store, scene)
-    if labels is not None:
-        height, width = int(scene.sizes["y"]), int(scene.sizes["x"])
-        truth = LabelRaster.on_grid(labels, scene).read(slice(0, height), slice(0, width))
-    elif number is not None:
-        truth = store_layer(store, "labels", number)
-    else:
-        return None, {}
     split = None if number is None else store_layer(store, "split", number)
-    return truth, score_map(read_map(map_tif), truth, store.classes, split)
+    if labels is None:
+        return (None if number is None else store_layer(store, "labels", number)), split
+    height, width = int(scene.sizes["y"]), int(scene.sizes["x"])
+    truth = LabelRaster.on_grid(labels, scene).read(slice(0, height), slice(0, width))
+    if int(truth.max(initial=0)) > store.classes:
+        raise LabelError(
+            f"The labels {labels} hold class {int(truth.max())}; the run knows the classes 1 to {store.classes} "
+            f"({', '.join(store.class_names)}). Give labels with these, 0 where there is none."
+        )
+    return truth, split
+
+
+def _scores(
+    store: Any, map_tif: Path, truth: NDArray[Any] | None, split: NDArray[Any] | None
+) -> dict[str, Any]:
+    from .maps import read_map, score_map
+
+    return {} if truth is None else score_map(read_map(map_tif), truth, store.classes, split)
 
 
 def _draw(

@@ -118,7 +118,9 @@ class CheckpointSection(StrictModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _one_interval(cls, data: Any) -> Any:
-        given = {key: value for key, value in dict(data).items() if value is not None}
+        if not isinstance(data, Mapping):
+            return data
+        given = {key: value for key, value in cast("Mapping[str, Any]", data).items() if value is not None}
         if {"every_steps", "every_epochs"} <= given.keys():
             raise ValueError("give every_steps or every_epochs, not both")
         return given or {"every_epochs": 1}

@@ -66,6 +66,7 @@ class Loop:
     validation: PatchStream | None
     class_weight: Tensor | None
     classes: int
+    metric: str = "kappa"  #: validation figure that chooses the best weights
     board: SummaryWriter | None = None
     quiet: bool = False
     at: Position = field(default_factory=Position)
@@ -90,6 +91,8 @@ class Loop:
                 self._train_epoch(bar)
                 self._end_epoch(bar)
         if self.at.best is None:
+            if not all(bool(torch.isfinite(value).all()) for value in self.model.parameters()):
+                raise self._diverged("the weights are no longer finite")
             self.checkpoints.save_best(self._weights())
 
     def _train_epoch(self, bar: Progress) -> None:
@@ -175,9 +178,9 @@ class Loop:
         settings, at = self.experiment, self.at
         if self.validation is not None:
             line = self.evaluate(self.validation, "validation")[1]
-            value = line[settings.metric]
-            bar.update(f"{settings.metric} {value:.3f}" if value is not None else "")
-            if value is not None and (at.best is None or self._better(value, at.best[settings.metric])):
+            value = line[self.metric]
+            bar.update(f"{self.metric} {value:.3f}" if value is not None else "")
+            if value is not None and (at.best is None or self._better(value, at.best[self.metric])):
                 at.best, at.stale = {"epoch": at.epoch, **line}, 0
                 self.checkpoints.save_best(self._weights())
             else:
@@ -191,7 +194,7 @@ class Loop:
             self.save()
 
     def _better(self, value: float, best: float) -> bool:
-        return value < best if self.experiment.metric == "loss" else value > best
+        return value < best if self.metric == "loss" else value > best
 
     def evaluate(self, stream: PatchStream, split: str) -> tuple[Scores, dict[str, Any]]:
         """Compare the model with the labels of a split; each pixel once, in fp32 as maps are made.
@@ -200,6 +203,11 @@ class Loop:
         -------
         tuple
             The scores, and the line that was added to `metrics.jsonl`.
+
+        Raises
+        ------
+        DivergedError
+            The loss is not finite.
         """
         counter = ConfusionCounter(self.classes, self.device)
         loss = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -217,6 +225,8 @@ class Loop:
                 counter.update(logits, target)
         self.model.train()
         found = counter.compute()
+        if not math.isfinite(float(loss)):
+            raise self._diverged(f"the loss on the {split} split is {float(loss)}")
         line = {"step": self.at.step, "split": split, "loss": number(float(loss / weight)), **found.line()}
         self.run.append(line)
         self._show({f"{split}/{name}": value for name, value in line.items() if isinstance(value, float)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +18,7 @@ from rasterio.crs import CRS
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.transform import Affine
 
+from ..pipeline.errors import ConfigError
 from ..pipeline.scene import make_scene, scene_crs, scene_transform
 from ..pipeline.store import SPLITS, PatchStore
 from .metrics import confusion_of, scores
@@ -59,9 +60,8 @@ def map_files(
         "nodata": float("nan"),
         "predictor": 3,
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
     wanted = [(target, codes)] + ([(probability_path(target), shares)] if probabilities else [])
-    hidden = [path.with_name(f".{path.stem}.{os.getpid()}.tmp.tif") for path, _ in wanted]
+    hidden = [path.with_name(f".{path.stem}.partial.tif") for path, _ in wanted]
     try:
         with warnings.catch_warnings():
             # scenes without a CRS are common, and the map is as they are
@@ -105,6 +105,29 @@ def _rgba(color: str) -> tuple[int, int, int, int]:
     return red, green, blue, 255
 
 
+def check_outputs(outputs: Sequence[Path], inputs: Sequence[str | Path]) -> None:
+    """Refuse outputs that would replace an input or each other, or that cannot be written, before any work.
+
+    Raises
+    ------
+    ConfigError
+        Names the output.
+    """
+    taken = {Path(name).resolve() for name in inputs}
+    for path in outputs:
+        if path.resolve() in taken:
+            raise ConfigError(f"The output {path} is an input too, or stands twice; choose another name.")
+        taken.add(path.resolve())
+        if path.is_dir():
+            raise ConfigError(f"The output {path} is a folder; give the name of a file in it.")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"The folder of the output {path} cannot be made: {error}.") from error
+        if not os.access(path.parent, os.W_OK):
+            raise ConfigError(f"The folder of the output {path} cannot be written to.")
+
+
 def read_map(path: str | Path) -> NDArray[Any]:
     """Return the class numbers (y, x) of a map or of any other single-band raster of classes."""
     with warnings.catch_warnings():
@@ -116,7 +139,7 @@ def read_map(path: str | Path) -> NDArray[Any]:
 def stored_scene(store: PatchStore, scene: int) -> xr.Dataset:
     """Put a scene's transformed pixels together again from the cores of its tiles, lazily.
 
-    The same as `bandstream.pipeline.apply` of the scene's own file, without needing that file.
+    The same as `bandstream.pipeline.transform` of the scene's own file, without needing that file.
 
     Returns
     -------
@@ -169,14 +192,14 @@ def _strip(store: PatchStore, name: str, scene: int, top: int) -> NDArray[Any]:
 
 
 def scene_number(store: PatchStore, scene: xr.Dataset) -> int | None:
-    """Return the number of a scene in a store: same name, size and place; None if it is not one of the store's."""
+    """Return the number of a scene in a store: the same files by content, whatever their names; None if it is none.
+
+    Names and places do not tell: scenes of one name and size are common, and then a map would be scored with the labels
+    of another scene.
+    """
     shape = (int(scene.sizes["y"]), int(scene.sizes["x"]))
-    place = scene_transform(scene)
-    for number, grid in enumerate(store.scenes):
-        same_place = place is None or grid.transform is None or np.allclose(tuple(place)[:6], grid.transform)
-        if grid.scene_id == scene.attrs.get("scene_id") and grid.shape_yx == shape and same_place:
-            return number
-    return None
+    alike = [number for number, grid in enumerate(store.scenes) if grid.shape_yx == shape]
+    return store.find_scene(scene.attrs.get("files", []), alike) if alike else None
 
 
 def score_map(

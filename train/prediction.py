@@ -23,7 +23,7 @@ from ..pipeline.errors import ConfigError, RunConflictError, TrainingError
 from ..pipeline.progress import progress
 from ..pipeline.store import PatchStore
 from .checkpoints import Checkpoints
-from .maps import map_files, probability_path
+from .maps import check_outputs, map_files, probability_path
 from .parts import make_model
 from .runs import RunFolder
 
@@ -78,8 +78,6 @@ def predict(
     SceneError
         The scene does not fit the store's transforms.
     """
-    if tile < 1:
-        raise ConfigError(f"tile must be 1 or more, got {tile}.")
     predictor = Predictor.of(run, store)
     transformed = predictor.transform(scene)
     return map_scene(
@@ -97,6 +95,10 @@ def map_scene(
     quiet: bool = True,
 ) -> dict[str, Any]:
     """Write the map of a scene that has been through the store's transforms; see `predict`."""
+    if tile < 1:
+        raise ConfigError(f"tile must be 1 or more, got {tile}.")
+    outputs = [target, *([probability_path(target)] if probabilities else [])]
+    check_outputs(outputs, transformed.attrs.get("files", []))
     started = time.perf_counter()
     counts = np.zeros(predictor.store.classes + 1, np.int64)
     files = map_files(target, transformed, predictor.store, probabilities)

@@ -54,7 +54,8 @@ class RunFolder:
             hint = f" Runs in {path.parent}: {', '.join(near)}." if near else ""
             raise TrainingError(f"There is no training run at {path} (no config.yaml and plan.json).{hint}")
         experiment = parse(Experiment, load_yaml(path / "config.yaml"), str(path / "config.yaml"))
-        return cls(path, experiment, str(_read_json(path / "plan.json")["store"]["fingerprint"]))
+        plan = cast("dict[str, Any]", cls(path, experiment, "").plan)
+        return cls(path, experiment, str(plan["store"]["fingerprint"]))
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -70,7 +71,14 @@ class RunFolder:
     def plan(self) -> dict[str, Any] | None:
         """`plan.json`, None before the run has begun."""
         path = self.path / "plan.json"
-        return _read_json(path) if path.is_file() else None
+        if not path.is_file():
+            return None
+        plan = _read_json(path)
+        if not isinstance(plan.get("store"), dict) or "fingerprint" not in plan["store"]:
+            raise TrainingError(
+                f"{path} is damaged (no store); delete the run folder to train from the start."
+            )
+        return plan
 
     @property
     def summary(self) -> dict[str, Any] | None:
@@ -139,21 +147,22 @@ def open_run(experiment: Experiment, store_fingerprint: str) -> RunFolder:
     Raises
     ------
     RunConflictError
-        The folder holds a run of another configuration or store (the differing keys are named), or other files.
+        The folder holds a run of another configuration or store (the differing keys are named).
     """
     path = Path(experiment.out)
     run = RunFolder(path, experiment, store_fingerprint)
     config = path / "config.yaml"
-    if config.is_file():
+    if config.is_file() and not _unbegun(path):
         _require_same(run, config)
         return run
-    if path.is_dir() and any(entry.name != ".lock" for entry in path.iterdir()):
-        raise RunConflictError(
-            f"{path} holds files but no training run. Choose an empty or new folder with --out, or empty this one."
-        )
-    path.mkdir(parents=True, exist_ok=True)
     _write_text(config, yaml.dump(experiment.resolved(), Dumper=_Dumper, sort_keys=False))
     return run
+
+
+def _unbegun(path: Path) -> bool:
+    """Whether a folder holds no more than an attempt leaves that was refused or cut off before its first step."""
+    leftovers = {".lock", "config.yaml", "config.yaml.tmp", "plan.json.tmp"}
+    return all(entry.name in leftovers for entry in path.iterdir())
 
 
 def _require_same(run: RunFolder, config: Path) -> None:
@@ -197,11 +206,20 @@ def locked(path: Path) -> Generator[None]:
     Raises
     ------
     RunConflictError
-        Another process trains in it. The lock ends with its process, however that ends.
+        Another process trains in it, or it is not a run folder. The lock ends with its process, however that ends.
     """
     import fcntl
 
-    path.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() and not (path / "config.yaml").is_file() and not _unbegun(path):
+        raise RunConflictError(
+            f"{path} holds files but no training run. Choose an empty or new folder with --out, or empty this one."
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunConflictError(
+            f"The run folder {path} cannot be made: {error}. Choose another with --out."
+        ) from error
     with (path / ".lock").open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -228,12 +246,14 @@ _Dumper.add_representer(str, _text)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    problem = "it holds no object"
     try:
-        return cast("dict[str, Any]", json.loads(path.read_text()))
+        found = json.loads(path.read_text())
+        if isinstance(found, dict):
+            return cast("dict[str, Any]", found)
     except ValueError as error:
-        raise TrainingError(
-            f"{path} is damaged ({error}); delete the run folder to train from the start."
-        ) from error
+        problem = str(error)
+    raise TrainingError(f"{path} is damaged ({problem}); delete the run folder to train from the start.")
 
 
 def _write_text(path: Path, text: str) -> None:

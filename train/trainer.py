@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import platform
 import warnings
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from ..pipeline.errors import BandstreamWarning, EmptySplitError, RunConflictError, TrainingError
+from ..pipeline.errors import BandstreamWarning, ConfigError, EmptySplitError, RunConflictError, TrainingError
 from ..pipeline.store import SPLIT_CODE, PatchStore
 from .experiment import Experiment, load_experiment
 from .loop import Loop, exact
@@ -65,7 +66,7 @@ def run_experiment(
     """
     if not isinstance(experiment, Experiment):
         experiment = load_experiment(experiment, overrides)
-    store = _open_store(experiment)
+    store = _open_store(experiment, quiet=quiet)
     _require_labels(store)
     with locked(Path(experiment.out)):
         run = open_run(experiment, store.fingerprint)
@@ -79,12 +80,12 @@ def run_experiment(
             run.close()
 
 
-def _open_store(experiment: Experiment) -> PatchStore:
+def _open_store(experiment: Experiment, *, quiet: bool) -> PatchStore:
     if experiment.store is not None:
         return PatchStore.open(experiment.store)
     from ..pipeline import build
 
-    return build(cast("str", experiment.workflow))
+    return build(cast("str", experiment.workflow), quiet=quiet)
 
 
 def _require_labels(store: PatchStore) -> None:
@@ -133,6 +134,7 @@ def _train(experiment: Experiment, store: PatchStore, run: RunFolder, quiet: boo
             validation=make_stream(experiment, store, "validation") if counts["validation"] else None,
             class_weight=class_weight,
             classes=store.classes,
+            metric=_metric(experiment, store),
             quiet=quiet,
         )
         loop.restore()
@@ -142,6 +144,20 @@ def _train(experiment: Experiment, store: PatchStore, run: RunFolder, quiet: boo
         with SummaryWriter(str(run.path / "tensorboard"), purge_step=loop.at.step or None) as loop.board:
             loop.fit()
             return _finish(loop, store, plan, test=bool(counts["test"]))
+
+
+def _metric(experiment: Experiment, store: PatchStore) -> str:
+    """Return the validation figure that chooses the best weights; kappa has no meaning where only one class occurs."""
+    occurring = (store.index.labelled[:, SPLIT_CODE["validation"]].sum(axis=0) > 0).sum()
+    if experiment.metric == "kappa" and occurring == 1:
+        warnings.warn(
+            "The validation split holds one class, where kappa says nothing: the best weights are chosen by overall "
+            "accuracy. Set early_stopping.metric to loss, or change the workflow's split.",
+            BandstreamWarning,
+            stacklevel=4,
+        )
+        return "oa"
+    return experiment.metric
 
 
 def _require_same_machine(run: RunFolder, plan: dict[str, Any] | None, device: torch.device) -> None:
@@ -180,6 +196,7 @@ def _make_plan(
         logits = cast("Tensor", copy(x_nbhw))
         return summed_cross_entropy(logits, goal, class_weight) / weight_total(goal, class_weight), logits
 
+    _try_step(model, image, experiment.micro)
     threads = experiment.threads or default_threads(image, torch.get_num_threads())
     torch.set_num_threads(threads)
     precision = choose_precision(experiment.precision, model, image, loss_of)
@@ -198,6 +215,24 @@ def _make_plan(
         "parameters": sum(p.numel() for p in model.parameters()),
         "versions": _versions(),
     }
+
+
+def _try_step(model: nn.Module, image: Tensor, micro: int) -> None:
+    """Refuse a micro-batch that batch normalisation cannot take, before anything is trained.
+
+    Raises
+    ------
+    ConfigError
+        One value per channel is left, of which there is no variance.
+    """
+    with torch.random.fork_rng(), torch.no_grad():
+        try:
+            copy.deepcopy(model).train()(image)
+        except ValueError as error:
+            raise ConfigError(
+                f"The model cannot be trained on micro-batches of {micro}: {error}. Raise batch or micro_batch, or "
+                "switch the model's batch_norm off."
+            ) from error
 
 
 def _versions() -> dict[str, str]:

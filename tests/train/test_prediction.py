@@ -191,7 +191,7 @@ def test_the_run_maps_its_test_scenes_from_the_store(run: Trained, tmp_path: Pat
 
 
 def test_a_scene_put_together_from_tiles_is_the_transformed_scene(
-    made: tuple[Path, Path, PatchStore],
+    made: tuple[Path, Path, PatchStore], tmp_path: Path
 ) -> None:
     path, labels, store = made
     scene = open_scene(path)
@@ -206,7 +206,13 @@ def test_a_scene_put_together_from_tiles_is_the_transformed_scene(
         np.testing.assert_array_equal(store_layer(store, "labels", 0)[kept], raster.read(1)[kept])
     assert scene_number(store, scene) == 0
     assert scene_number(store, scene.isel(y=slice(0, 70))) is None
-    assert scene_number(store, scene.assign_attrs(scene_id="other")) is None
+    assert scene_number(store, scene.assign_attrs(scene_id="other")) == 0  # the content tells, not the name
+    other = tmp_path / "scene.hdr"
+    other.write_text(path.with_suffix(".hdr").read_text())
+    content = bytearray(path.with_suffix(".img").read_bytes())
+    content[1000] ^= 1
+    other.with_suffix(".img").write_bytes(content)
+    assert scene_number(store, open_scene(other)) is None
 
 
 def _bare(store: PatchStore) -> Predictor:

@@ -679,3 +679,28 @@ def test_a_given_up_iteration_does_not_split_the_workers_next_one(shared_store):
     # an equal seed, as after torch.manual_seed before each epoch
     assert [position.begin_in_worker(worker, loader_seed=5) for worker in (0, 1)] == [(0, 0), (0, 0)]
     assert position.begin() == (0, 0)
+
+
+def test_a_stream_that_met_a_missing_shard_gives_right_pixels_once_the_shard_is_back(
+    make_store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block whose decoding failed must not take the place of another one."""
+    store = make_store()
+    stream = PatchStream(store, split="all", batch_size=2, seed=3, lanes=2, window=1)
+    expected = snapshot(stream)
+    decode, calls = BlockPool._decode, 0
+
+    def failing(self: BlockPool, block: int, slot: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 3 == 2:
+            raise StoreCorruptError("gone for a moment")
+        decode(self, block, slot)
+
+    broken = PatchStream(store, split="all", batch_size=2, seed=3, lanes=2, window=1)
+    monkeypatch.setattr(BlockPool, "_decode", failing)
+    for _ in range(6):
+        with pytest.raises(StoreCorruptError):
+            list(broken)
+    monkeypatch.setattr(BlockPool, "_decode", decode)
+    assert_equal_batches(snapshot(broken), expected)

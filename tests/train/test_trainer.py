@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from bandstream.pipeline.config import parse
 from bandstream.pipeline.errors import (
     BandstreamWarning,
     CheckpointError,
+    ConfigError,
     DivergedError,
     EmptySplitError,
     RunConflictError,
@@ -572,3 +574,77 @@ def test_a_killed_process_is_taken_up_by_the_next_bit_for_bit(store: PatchStore,
     assert run_experiment(files["killed"], quiet=True).trained
     run_experiment(files["whole"], quiet=True)
     same_run(tmp_path / "whole", out)
+
+
+# -- what was refused, cut off or meaningless
+
+
+def test_a_folder_that_holds_only_what_a_cut_off_start_leaves_is_taken(
+    store: PatchStore, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".lock").touch()
+    (out / "config.yaml.tmp").write_text("version: 1\nna")
+    assert run_experiment(experiment(store, out, epochs=1), quiet=True).trained
+
+
+def test_an_experiment_that_was_refused_does_not_bind_its_folder(store: PatchStore, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(ConfigError, match="halo"):
+        run_experiment(experiment(store, out, patch=99), quiet=True)
+    assert run_experiment(experiment(store, out, epochs=1), quiet=True).trained
+
+
+def test_a_folder_of_other_files_is_refused_and_left_as_it_is(store: PatchStore, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(RunConflictError, match="no training run"):
+        run_experiment(experiment(store, tmp_path), quiet=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(RunConflictError, match="cannot be made"):
+        run_experiment(experiment(store, tmp_path / "thesis.tex"), quiet=True)
+
+
+def test_a_plan_that_is_no_plan_is_named(store: PatchStore, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run_experiment(experiment(store, out, epochs=1), quiet=True)
+    for text in ("{}", "[]", '{"store": 3}', "{"):
+        (out / "plan.json").write_text(text)
+        with pytest.raises(TrainingError, match=r"plan\.json is damaged"):
+            run_experiment(experiment(store, out, epochs=1), quiet=True)
+
+
+def test_weights_that_are_no_longer_finite_are_never_the_best(store: PatchStore, tmp_path: Path) -> None:
+    settings = experiment(
+        store, tmp_path / "run", epochs=1, batch=100_000, micro_batch="auto", optimizer={"lr": 1e30}
+    )
+    with pytest.raises(DivergedError):
+        run_experiment(settings, quiet=True)
+    assert not list((tmp_path / "run").rglob("best*"))
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_where_validation_holds_one_class_accuracy_chooses_instead_of_kappa(
+    store: PatchStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bandstream.train.trainer import _metric
+
+    settings = experiment(store, Path("unused"))
+    assert _metric(settings, store) == "kappa"
+    labelled = store.index.labelled.copy()
+    labelled[:, 2, 1:] = 0
+    labelled[0, 2, 0] = 5
+    monkeypatch.setitem(store.__dict__, "index", replace(store.index, labelled=labelled))
+    with pytest.warns(BandstreamWarning, match="one class"):
+        assert _metric(settings, store) == "oa"
+
+
+def test_batch_normalisation_of_single_values_is_refused_before_training(
+    store: PatchStore, tmp_path: Path
+) -> None:
+    model = {"name": "cnn3d", "batch_norm": True}
+    settings = experiment(store, tmp_path / "run", patch=1, model=model, batch=1, micro_batch="auto")
+    if store.bands > 1:
+        settings = experiment(store, tmp_path / "run", patch=3, model=model, batch=1, micro_batch="auto")
+    with pytest.raises(ConfigError, match="batch_norm off"):
+        run_experiment(settings, quiet=True)
