@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .config import fingerprint
-from .digest import DigestCache, ReuseIndex
+from .digest import DigestCache, ReuseIndex, file_stamp
 from .engine import DEFAULT_MEMORY_BYTES, Engine, held_bytes
-from .errors import StoreBusyError
+from .errors import ConfigError, SceneError, StoreBusyError, StoreError
 from .progress import tell
 from .sources import Sources, find_sources
-from .store import SCHEMA, PatchStore
+from .store import MANIFEST, SCHEMA, PatchStore
 from .workflow import Workflow, load_workflow, scene_entries
 
 if TYPE_CHECKING:
@@ -108,28 +108,24 @@ def run_build(
     workflow, bases = load_workflow(source, overrides)
     root = Path(workflow.store.root).expanduser()
     root = root if root.is_absolute() else Path.cwd() / root
-    listed = scene_entries(workflow, bases)
+    sources = find_sources(workflow, scene_entries(workflow, bases))
     reuse = ReuseIndex(root / CACHE / "reuse.json")
-    key = fingerprint([version("bandstream"), ALGORITHM, SCHEMA, workflow.resolved(), listed.key()])
+    key = fingerprint([version("bandstream"), ALGORITHM, SCHEMA, workflow.resolved(), sources.key()])
     known = reuse.find(key)
-    if known:
-        path = root / known["store"]
-        if (path / "manifest.json").is_file():
-            result = _reused(path, known["fingerprint"])
-            result.seconds = time.perf_counter() - started
-            return result
-    sources = find_sources(workflow, listed)
-    job = Job.open(workflow, sources, root)
-    if (job.path / "manifest.json").is_file():
-        result = _reused(job.path, job.fingerprint)
+    if known and _is_finished(root / known["store"]):
+        result = _reused(root / known["store"], known["fingerprint"])
     else:
+        job = Job.open(workflow, sources, root)
         budget = memory_bytes or max(DEFAULT_MEMORY_BYTES, held_bytes() + DEFAULT_MEMORY_BYTES // 2)
         result = job.run(budget, quiet=quiet, dry_run=dry_run)
-    if result.store is not None:
-        files = [*job.files(), *map(str, sources.files)]
-        reuse.remember(key, job.path.name, job.fingerprint, sources.patterns, files)
+        if result.store is not None:
+            reuse.remember(key, job.path.name, job.fingerprint, job.stamps)
     result.seconds = time.perf_counter() - started
     return result
+
+
+def _is_finished(path: Path) -> bool:
+    return (path / MANIFEST).is_file()
 
 
 def _reused(path: Path, print_: str) -> BuildResult:
@@ -149,6 +145,7 @@ class Job:
     digests: list[dict[str, Any]]
     fingerprint: str
     path: Path
+    stamps: dict[str, list[int]]  #: of every source file, taken before it was hashed
 
     @classmethod
     def open(cls, workflow: Workflow, sources: Sources, root: Path) -> Job:
@@ -158,10 +155,18 @@ class Job:
 
         scenes = open_sources(sources)
         prepared = Prepared.of(workflow, scenes)
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            (root / CACHE).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"The store root {root} cannot be made: {error}. Set store.root to another."
+            ) from error
+        names = [[*item.source_files, *item.label_files, *item.split_files] for item in scenes]
+        stamps = {name: file_stamp(Path(name)) for part in [*names, map(str, sources.files)] for name in part}
         cache = DigestCache(root / CACHE / "digests.json")
         digests = [_digest(item, cache) for item in scenes]
         cache.save()
+        _require_different(scenes, digests)
         recipe = workflow.recipe() | {
             "algorithm": ALGORITHM,
             "schema": SCHEMA,
@@ -169,44 +174,56 @@ class Job:
             "class_names": sources.class_names,
         }
         print_ = fingerprint({"recipe": recipe, "sources": digests})
-        return cls(
-            workflow, sources, scenes, prepared, digests, print_, root / f"{workflow.name}-{print_[:12]}.zarr"
-        )
-
-    def files(self) -> list[str]:
-        """Every source file."""
-        extra = [
-            p for item in self.scenes for p in (item.files.labels, item.files.split_raster) if p is not None
-        ]
-        return sorted(
-            {name for item in self.scenes for name in item.source_files} | {str(path) for path in extra}
-        )
+        path = root / f"{workflow.name}-{print_[:12]}.zarr"
+        return cls(workflow, sources, scenes, prepared, digests, print_, path, stamps)
 
     def run(self, memory_bytes: int, *, quiet: bool, dry_run: bool) -> BuildResult:
-        """Survey, plan, fit, tile and finish."""
-        from .fitting import fit, gather_statistics, needs_statistics
+        """Survey, plan, fit, tile and finish; or reuse what is there."""
         from .survey import survey
 
+        if _is_finished(self.path):
+            return _reused(self.path, self.fingerprint)
         found = survey(self.workflow, self.scenes, self.sources.class_names)
         first, second, count = self._plan(found, memory_bytes)
         peak = max(first.predicted_peak_bytes, second.predicted_peak_bytes)
         if dry_run:
             return BuildResult(self.path, self.fingerprint, False, peak, count, notes=found.lines())
         with _locked(self.path):
+            if _is_finished(self.path):  # by another process, since the look above
+                return _reused(self.path, self.fingerprint)
             try:
-                statistics = None
-                if needs_statistics(self.workflow):
-                    statistics = gather_statistics(
-                        self.workflow, self.scenes, found.splits, self.prepared, first, quiet=quiet
-                    )
-                fitted = fit(self.workflow, self.prepared, statistics, self.scenes[0].scene.sizes["band"])
-                store = self._tile(found, fitted, second, quiet=quiet)
+                store, notes = self._make(found, first, second, quiet=quiet)
             except Exception:
                 # wrong input would end the same way next time; only a build that was killed is worth keeping
                 shutil.rmtree(self.path, ignore_errors=True)
                 raise
-        notes = [*fitted.notes, *found.lines()]
         return BuildResult(self.path, self.fingerprint, False, peak, len(store), notes=notes, store=store)
+
+    def _make(
+        self, found: Survey, first: Engine, second: Engine, *, quiet: bool
+    ) -> tuple[PatchStore, list[str]]:
+        from .fitting import fit, gather_statistics, needs_statistics
+
+        statistics = None
+        if needs_statistics(self.workflow):
+            statistics = gather_statistics(
+                self.workflow, self.scenes, found.splits, self.prepared, first, quiet=quiet
+            )
+        fitted = fit(self.workflow, self.prepared, statistics, self.scenes[0].scene.sizes["band"])
+        store = self._tile(found, fitted, second, quiet=quiet)
+        return store, [*fitted.notes, *found.lines()]
+
+    def require_unchanged(self) -> None:
+        """Refuse to finish when a source file has changed since it was hashed.
+
+        Raises
+        ------
+        SceneError
+            Names the file.
+        """
+        for name, stamp in self.stamps.items():
+            if not Path(name).is_file() or file_stamp(Path(name)) != stamp:
+                raise SceneError(f"{name} has changed while the store was built; run the workflow again.")
 
     def _plan(self, found: Survey, memory_bytes: int) -> tuple[Engine, Engine, int]:
         """Plan both passes before any pixel is read, and count the tiles.
@@ -229,9 +246,13 @@ class Job:
         first = max(
             statistics_bytes(item.shape_yx, len(bands), item.scene["data"].dtype) for item in self.scenes
         )
+        # what a GeoTIFF's own blocks take while they are decoded, however small the window
+        block = max(int(item.scene.attrs.get("block_bytes", 0)) for item in self.scenes)
+        second = task_bytes(layout, sources)
+        hint = "the GeoTIFF's own blocks smaller (gdal_translate -co TILED=YES)" if block > second else ""
         return (
-            Engine.plan(first, held, memory_bytes),
-            Engine.plan(task_bytes(layout, sources), held, memory_bytes, "tiles.size or tiles.halo smaller"),
+            Engine.plan(first + block, held, memory_bytes, hint),
+            Engine.plan(second + block, held, memory_bytes, hint or "tiles.size or tiles.halo smaller"),
             layout.tiles,
         )
 
@@ -263,7 +284,7 @@ class Job:
         """Pass 2."""
         import dask
 
-        from .finish import finish_store
+        from .finish import finish_store, require_training
         from .tiles import write_shard
         from .writer import StoreWriter
 
@@ -282,20 +303,41 @@ class Job:
         for shard, record in zip(left, done, strict=True):
             records[shard] = record
         complete = [record for record in records if record is not None]
+        require_training(complete, labels=any(item.labels for item in self.scenes))
+        self.require_unchanged()
         return finish_store(self, writer, sources, found, fitted, complete)
 
 
 def _digest(item: OpenScene, cache: DigestCache) -> dict[str, Any]:
-    """Return what identifies a scene and its labels and split, whatever their names."""
-    extra = {"labels": item.files.labels, "split_raster": item.files.split_raster}
+    """Return what identifies a scene, its labels and its split, wherever they lie."""
     return {
+        "scene_id": item.files.scene_id,
         "scene": cache.digest(item.source_files),
+        "labels": cache.digest(item.label_files) if item.labels else None,
+        "split_raster": cache.digest(item.split_files) if item.split else None,
+        "split": item.files.split_code,
         "unlabelled": item.files.unlabelled,
         "header_offset": item.files.header_offset,
         "wavelength_unit": item.files.wavelength_unit,
-        "split": item.files.split_code,
-        **{name: cache.digest([path]) if path else None for name, path in extra.items()},
     }
+
+
+def _require_different(scenes: Sequence[OpenScene], digests: Sequence[dict[str, Any]]) -> None:
+    """Refuse the same scene twice: its pixels could be training in one copy and test in the other.
+
+    Raises
+    ------
+    ConfigError
+        Names both.
+    """
+    seen: dict[str, OpenScene] = {}
+    for item, digest in zip(scenes, digests, strict=True):
+        first = seen.setdefault(digest["scene"], item)
+        if first is not item:
+            raise ConfigError(
+                f"The scenes {first.files.paths[0]} and {item.files.paths[0]} hold the same data; list it once, since "
+                "copies in different splits would share every pixel."
+            )
 
 
 @contextmanager
@@ -316,4 +358,3 @@ def _locked(path: Path) -> Generator[None]:
         file.write(f"pid {os.getpid()} on {platform.node()}")
         file.flush()
         yield
-    lock.unlink(missing_ok=True)

@@ -76,7 +76,7 @@ def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML text by the strict rules; `where` names the source in messages."""
     try:
         return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader underneath
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
 
 

@@ -84,7 +84,7 @@ def hash_file(path: Path) -> str:
 class ReuseIndex:
     """Which finished store a workflow led to, so that running it again need not even open the scenes.
 
-    An entry holds the resolved workflow's fingerprint, the patterns that were expanded, and the stamp of each file.
+    An entry holds the stamp of each source file as it was when its content was hashed.
 
     Parameters
     ----------
@@ -96,28 +96,21 @@ class ReuseIndex:
         self.path = path
 
     def find(self, key: str) -> dict[str, Any] | None:
-        """Return the entry of a workflow if every file it was made from is unchanged and none has come along."""
+        """Return the entry of a workflow if every file it was made from is unchanged."""
         entry = _read_json(self.path).get(key)
         if not isinstance(entry, dict):
             return None
         try:
-            for pattern, files in entry["patterns"].items():
-                if sorted(str(p) for p in Path("/").glob(pattern.lstrip("/"))) != files:
-                    return None
-            if any(file_stamp(Path(name)) != stamp for name, stamp in entry["stamps"].items()):
-                return None
+            same = all(file_stamp(Path(name)) == stamp for name, stamp in entry["stamps"].items())
         except (OSError, KeyError, TypeError, AttributeError):
             return None
-        return entry
+        return entry if same else None
 
-    def remember(
-        self, key: str, store: str, fingerprint: str, patterns: dict[str, list[str]], files: Iterable[str]
-    ) -> None:
+    def remember(self, key: str, store: str, fingerprint: str, stamps: dict[str, list[int]]) -> None:
         """Keep an entry; the oldest make room."""
         entries = _read_json(self.path)
         entries.pop(key, None)
-        stamps = {name: file_stamp(Path(name)) for name in files}
-        entries[key] = {"store": store, "fingerprint": fingerprint, "patterns": patterns, "stamps": stamps}
+        entries[key] = {"store": store, "fingerprint": fingerprint, "stamps": stamps}
         write_text(self.path, json.dumps(dict(list(entries.items())[-200:])))
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .errors import EmptySplitError, NoValidPixelsError
 from .files import write_text
 from .scene import scene_crs, scene_transform
 from .store import SCHEMA, SPLITS, PatchStore
@@ -61,8 +63,8 @@ def finish_store(
         },
         "splits": list(SPLITS),
         "classes": {"names": found.class_names, "colors": found.class_colors},
-        "pixels": found.pixels,
-        "labelled": found.labelled,
+        "pixels": _by_split(arrays["tiles/index/pixels"][1]),
+        "labelled": _by_split(arrays["tiles/index/labelled"][1]),
         "shared_pixels": found.shared,
         "scenes": [_scene(item) for item in job.scenes],
         "notes": fitted.notes,
@@ -76,6 +78,33 @@ def finish_store(
     store = writer.finish(records, arrays, attrs, groups)
     write_provenance(store, job)
     return store
+
+
+def require_training(records: Sequence[ShardRecord], *, labels: bool) -> None:
+    """Refuse a store whose training split holds nothing to learn from once masked pixels are left out.
+
+    Raises
+    ------
+    NoValidPixelsError
+        No training pixel is valid.
+    EmptySplitError
+        There are labels, and no valid training pixel has one.
+    """
+    train = SPLITS.index("train")
+    if not sum(row[train] for record in records for row in record.pixels):
+        raise NoValidPixelsError(
+            "All training pixels are masked: none has data in every kept band. Check mask.nodata, or drop the bands "
+            "without data with drop_bands."
+        )
+    if labels and not sum(sum(row[train]) for record in records for row in record.labelled):
+        raise EmptySplitError(
+            "The training split holds no labelled pixel that is valid: all of its labels lie where the scene has no data."
+        )
+
+
+def _by_split(counts: NDArray[Any]) -> dict[str, Any]:
+    """Sum counts (tile, split, ...) over the tiles: what each split holds, valid pixels only."""
+    return {name: counts[:, code].sum(axis=0).tolist() for code, name in enumerate(SPLITS)}
 
 
 def _index(sources: Sequence[TileSource], records: list[ShardRecord], classes: int) -> NamedArrays:
@@ -146,6 +175,6 @@ def write_provenance(store: PatchStore, job: Job) -> None:
         "platform": platform.platform(),
         "command": sys.argv,
         "workflow": job.workflow.resolved(),
-        "files": job.files(),
+        "files": sorted(job.stamps),
     }
     write_text(provenance_path(store.path), json.dumps(record, indent=1, sort_keys=True))

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .engine import Engine, fold
-from .errors import BandstreamWarning, EmptySplitError, NoValidPixelsError
+from .errors import BandstreamWarning, ConfigError, EmptySplitError, NoValidPixelsError
 from .reading import read_block
-from .scene import invalid_mask
+from .scene import invalid_mask, scale_offset
 from .sources import OpenScene
 from .splits import SplitMap
 from .stages.bands import candidate_bands, named_windows
@@ -62,6 +62,8 @@ class Prepared:
         setting = mask.nodata if mask else "auto"
         bands = datasets[0].sizes["band"]
         unscaled = (np.ones(bands), np.zeros(bands))
+        if calibrate is None:
+            _require_one_scale(datasets)
         calibrated = [
             calibration(d, calibrate.to, calibrate.scale, calibrate.offset) if calibrate else unscaled
             for d in datasets
@@ -74,6 +76,23 @@ class Prepared:
             [offset for _, offset in calibrated],
             windows,
         )
+
+
+def _require_one_scale(datasets: Sequence[Any]) -> None:
+    """Refuse to mix stored numbers that mean different values.
+
+    Raises
+    ------
+    ConfigError
+        Two scenes have other scales or offsets, and there is no calibrate stage.
+    """
+    first = scale_offset(datasets[0])
+    for other in datasets[1:]:
+        if not all(np.array_equal(a, b) for a, b in zip(first, scale_offset(other), strict=True)):
+            raise ConfigError(
+                f"{datasets[0].attrs.get('source')} and {other.attrs.get('source')} have different scales, so that their "
+                "stored numbers cannot be mixed; add the stage calibrate."
+            )
 
 
 def block_statistics(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from rasterio.enums import Resampling
 from rasterio.errors import NotGeoreferencedWarning, RasterioError
 from rasterio.vrt import WarpedVRT
+from rasterio.warp import calculate_default_transform
 from rasterio.windows import Window
 
 from .errors import LabelError, SceneNotFoundError
@@ -30,7 +31,9 @@ from .scene import scene_crs, scene_transform
 if TYPE_CHECKING:
     import xarray as xr
 
-MAX_CLASS = 65534
+MAX_CLASS = 4096
+#: Formats of labels and split rasters; none that refers to other files, as VRT does.
+DRIVERS = ("GTiff", "ENVI", "HFA", "PNG", "AAIGrid", "EHdr")
 # from this ratio of pixel sides on the labels count as finer than the scene
 _FINER = 1.5
 
@@ -42,8 +45,10 @@ class LabelRaster:
     path: str
     shape_yx: tuple[int, int]  #: of the scene
     unlabelled: int
-    factor: int  #: label pixels per scene pixel along a side, without a CRS
-    warp: tuple[str, Affine, bool] | None  #: CRS (WKT) and transform of the scene, majority or nearest
+    factor: int  #: label pixels per scene pixel along a side, of which the majority is taken
+    warp: (
+        tuple[str, Affine] | None
+    )  #: CRS (WKT) and transform of the scene, where the labels lie on another grid
 
     @classmethod
     def on_grid(cls, path: Path, scene: xr.Dataset, unlabelled: int = 0) -> LabelRaster:
@@ -70,9 +75,9 @@ class LabelRaster:
                 raster.shape != shape or raster.crs != placed[0] or not _same(raster.transform, placed[1])
             ):
                 crs, transform = placed
-                side = abs(transform.determinant) ** 0.5
-                finer = raster.crs == crs and side / abs(raster.transform.determinant) ** 0.5 >= _FINER
-                return cls(str(path), shape, unlabelled, 1, (crs.to_wkt(), transform, finer))
+                return cls(
+                    str(path), shape, unlabelled, _finer(raster, crs, transform), (crs.to_wkt(), transform)
+                )
             factor = raster.height // shape[0]
             if not factor or raster.shape != (shape[0] * factor, shape[1] * factor):
                 raise LabelError(
@@ -99,21 +104,32 @@ class LabelRaster:
         return codes if f == 1 else _majority(codes, f)
 
     def _warped(self, raster: Any, rows: slice, cols: slice) -> NDArray[Any]:
+        """Read by nearest neighbour, on a grid as many times finer than the scene's as the labels are."""
         assert self.warp is not None
-        wkt, transform, majority = self.warp
-        height, width = self.shape_yx
-        how = Resampling.mode if majority else Resampling.nearest
-        grid = {"crs": wkt, "transform": transform, "width": width, "height": height}
-        with WarpedVRT(raster, resampling=how, nodata=self._empty(raster), **grid) as view:
-            return _window(view, rows, cols, 1)
+        wkt, transform = self.warp
+        height, width = (n * self.factor for n in self.shape_yx)
+        a, b, c, d, e, f = (float(v) for v in tuple(transform)[:6])
+        fine = Affine(a / self.factor, b / self.factor, c, d / self.factor, e / self.factor, f)
+        grid = {"crs": wkt, "transform": fine, "width": width, "height": height}
+        with WarpedVRT(raster, resampling=Resampling.nearest, nodata=self._empty(raster), **grid) as view:
+            return _window(view, rows, cols, self.factor)
 
     def _empty(self, raster: Any) -> float:
         return self.unlabelled if raster.nodata is None else raster.nodata
 
     def _codes(self, values: NDArray[Any], empty: float | None, top: int, left: int) -> NDArray[np.uint16]:
+        if np.iscomplexobj(values):
+            raise LabelError(
+                f"The label file {self.path} holds complex numbers; class numbers are whole numbers."
+            )
         blank = values == self.unlabelled
         if empty is not None:
             blank |= values == empty if empty == empty else np.isnan(values)
+        if self.unlabelled and bool(((values == 0) & ~blank).any()):
+            raise LabelError(
+                f"The label file {self.path} holds 0 though labels.unlabelled is {self.unlabelled}: classes are counted "
+                "from 1, so that class 0 would be lost. Renumber the classes, or leave labels.unlabelled out."
+            )
         values = np.where(blank, 0, values)
         wrong = ~((values >= 0) & (values <= MAX_CLASS))
         if np.issubdtype(values.dtype, np.floating):
@@ -125,6 +141,11 @@ class LabelRaster:
                 f"whole numbers from 1 to {MAX_CLASS}, and 0 (or labels.unlabelled) means no label."
             )
         return values.astype(np.uint16)
+
+    def files(self) -> list[str]:
+        """Return every file that decides the labels: the raster and what stands beside it (header, world file)."""
+        with _opened(Path(self.path)) as raster:
+            return sorted({self.path, *(str(name) for name in raster.files)})
 
     def colors(self) -> dict[int, str]:
         """Return the colours (``#rrggbb``) of the classes: the tag `class_colors`, or else the file's colour table."""
@@ -158,10 +179,27 @@ def _opened(path: Path) -> Generator[Any]:
         # labels without a CRS are common and dealt with above
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         try:
+            with path.open("rb") as file:
+                if file.read(256).lstrip().startswith(b"<"):
+                    # XML is how GDAL's formats that refer to other files and addresses are written
+                    raise LabelError(
+                        f"The label file {path} is XML, which may refer to other files; give a raster."
+                    )
             with rasterio.open(path) as raster:
+                if raster.driver not in DRIVERS:
+                    raise LabelError(
+                        f"The label file {path} is read by GDAL as {raster.driver}; labels may be {', '.join(DRIVERS)}."
+                    )
                 yield raster
         except RasterioError as error:
             raise LabelError(f"The label file {path} cannot be read as a raster: {error}") from error
+
+
+def _finer(raster: Any, crs: Any, transform: Affine) -> int:
+    """Return how many label pixels lie along a side of a scene pixel, 1 where they are not clearly finer."""
+    place, _, _ = calculate_default_transform(raster.crs, crs, raster.width, raster.height, *raster.bounds)
+    ratio = (abs(transform.determinant) / abs(place.determinant)) ** 0.5
+    return round(ratio) if ratio >= _FINER else 1
 
 
 def _window(raster: Any, rows: slice, cols: slice, factor: int) -> NDArray[Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import glob
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,11 +43,23 @@ class Sources:
     """All scenes of a workflow before they are opened."""
 
     scenes: list[SceneFiles]
-    patterns: dict[str, list[str]] = field(
-        default_factory=dict[str, list[str]]
-    )  #: glob pattern -> files found
     files: list[Path] = field(default_factory=list[Path])  #: other files that were read, such as CSVs
     class_names: list[str] | None = None
+
+    def key(self) -> list[Any]:
+        """Return what tells these sources from others without opening one: paths, and the names beside each.
+
+        A header or world file that comes along beside a raster changes what the raster means.
+        """
+        found: list[Any] = [[str(path) for path in self.files], self.class_names]
+        for scene in self.scenes:
+            paths = [*scene.paths, *(p for p in (scene.labels, scene.split_raster, scene.data_file) if p)]
+            beside = sorted(
+                {str(p) for path in paths for p in path.parent.glob(glob.escape(path.stem) + "*")}
+            )
+            found.append([str(path) for path in paths] + beside)
+            found.append([scene.scene_id, scene.unlabelled, scene.split_code])
+        return found
 
 
 def find_sources(workflow: Workflow, listed: SceneList) -> Sources:
@@ -67,29 +80,40 @@ def find_sources(workflow: Workflow, listed: SceneList) -> Sources:
         The CSV files of a given split and the scenes do not match.
     """
     places = listed.places
-    patterns: dict[str, list[str]] = {}
     scenes: list[SceneFiles] = []
     for entry in listed.entries:
-        scenes.extend(_scene_files(entry, paths, places) for paths in _expand(entry, places, patterns))
+        scenes.extend(_scene_files(entry, paths, places) for paths in _expand(entry, places))
     scenes = _unique_ids(scenes)
     read: list[Path] = []
     if isinstance(workflow.split, GivenSplit):
         scenes, read = _given(workflow.split, scenes, places)
-    return Sources(scenes, patterns, read, workflow.class_names or listed.class_names)
+    return Sources(scenes, read, workflow.class_names or listed.class_names)
 
 
-def _expand(
-    entry: SceneConfig, places: Sequence[Path], patterns: dict[str, list[str]]
-) -> list[tuple[Path, ...]]:
-    pattern = find_data(entry.path, places)
-    if not _WILDCARDS & set(str(entry.path)):
-        return [(pattern,)]
-    found = sorted(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
-    if not found:
-        looked = ", ".join(str(place) for place in places)
+def _expand(entry: SceneConfig, places: Sequence[Path]) -> list[tuple[Path, ...]]:
+    """Return the files of each scene of an entry; of a header and its data file the header stands for both."""
+    literal = find_data(entry.path, places)
+    if literal.exists() or not _WILDCARDS & set(entry.path):
+        return [(literal,)]
+    path = Path(entry.path).expanduser()
+    folders = [Path(path.anchor)] if path.is_absolute() else list(places)
+    parts = path.relative_to(path.anchor).parts
+    found = next((hits for folder in folders if (hits := _matches(folder, parts))), [])
+    headers = {hit.with_suffix("") for hit in found if hit.suffix.lower() == ".hdr"}
+    scenes = [
+        hit for hit in found if hit.suffix.lower() == ".hdr" or not {hit, hit.with_suffix("")} & headers
+    ]
+    if not scenes:
+        looked = ", ".join(str(folder) for folder in folders)
         raise SceneNotFoundError(f"No file matches the scene pattern {entry.path} (looked in {looked}).")
-    patterns[str(pattern)] = [str(path) for path in found]
-    return [tuple(found)] if entry.mosaic else [(path,) for path in found]
+    return [tuple(scenes)] if entry.mosaic else [(scene,) for scene in scenes]
+
+
+def _matches(folder: Path, parts: tuple[str, ...]) -> list[Path]:
+    """Return the files of a pattern; a folder of that very name is taken as it is, brackets and all."""
+    while len(parts) > 1 and (folder / parts[0]).is_dir():
+        folder, parts = folder / parts[0], parts[1:]
+    return sorted(folder.glob(str(Path(*parts))))
 
 
 def _scene_files(entry: SceneConfig, paths: tuple[Path, ...], places: Sequence[Path]) -> SceneFiles:
@@ -157,15 +181,21 @@ def _given(
 
 
 def _images(path: Path) -> list[str]:
-    """Return the column `image` of a CSV file, or its first column."""
+    """Return the column `image` of a CSV file, else its first column; a file without a header line is taken too."""
     if not path.is_file():
         raise SceneNotFoundError(f"There is no split file {path}.")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.DictReader(file))
-    column = "image"
-    if rows and column not in rows[0]:
-        column = next(iter(rows[0]))
-    return [row[column].strip() for row in rows if row[column]]
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"The split file {path} is no CSV file in UTF-8: {error}.") from error
+    if not rows:
+        return []
+    header = [cell.strip() for cell in rows[0]]
+    column = header.index("image") if "image" in header else 0
+    # a first line that names a file is no header
+    start = 0 if "image" not in header and Path(header[0]).suffix else 1
+    return [row[column].strip() for row in rows[start:] if len(row) > column and row[column].strip()]
 
 
 @dataclass(frozen=True)
@@ -175,6 +205,7 @@ class OpenScene:
     scene: xr.Dataset
     files: SceneFiles
     labels: LabelRaster | None
+    split: LabelRaster | None  #: a given split raster
 
     @property
     def shape_yx(self) -> tuple[int, int]:
@@ -185,6 +216,16 @@ class OpenScene:
     def source_files(self) -> list[str]:
         """Every file that determines the scene's content."""
         return [str(name) for name in self.scene.attrs["files"]]
+
+    @property
+    def label_files(self) -> list[str]:
+        """Every file that determines the labels."""
+        return self.labels.files() if self.labels else []
+
+    @property
+    def split_files(self) -> list[str]:
+        """Every file that determines a given split raster."""
+        return self.split.files() if self.split else []
 
 
 def open_sources(sources: Sources) -> list[OpenScene]:
@@ -207,7 +248,8 @@ def open_sources(sources: Sources) -> list[OpenScene]:
             wavelength_unit=item.wavelength_unit,
         )
         labels = LabelRaster.on_grid(item.labels, scene, item.unlabelled) if item.labels else None
-        opened.append(OpenScene(scene, item, labels))
+        split = LabelRaster.on_grid(item.split_raster, scene) if item.split_raster else None
+        opened.append(OpenScene(scene, item, labels, split))
         require_same_bands(opened[0].scene, scene)
     return opened
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import numpy as np
@@ -96,10 +96,10 @@ class PatchStore:
                 "`bandstream run`: finished shards are kept and the rest is written."
             )
         try:
-            attrs = cast(
-                "dict[str, Any]", json.loads((path / "zarr.json").read_text())["attributes"]["bandstream"]
-            )
-        except (OSError, ValueError, KeyError) as error:
+            attrs: Any = json.loads((path / "zarr.json").read_text())["attributes"]["bandstream"]
+            if not isinstance(attrs, dict) or ("tiles" not in attrs and attrs.get("schema") == SCHEMA):
+                raise ValueError("the attribute bandstream is not as it was written")
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreCorruptError(
                 f"The root metadata {path / 'zarr.json'} cannot be read ({error}); delete the store and run its "
                 "workflow again."
@@ -186,22 +186,29 @@ class PatchStore:
     def wavelength_nm(self) -> NDArray[np.float64] | None:
         """Centres of the kept source bands in nm, or None where the scene has none."""
         path = self.path / "bands" / "wavelength"
-        return np.asarray(self._open("bands/wavelength")[:], np.float64) if path.is_dir() else None
+        return self.band_values("wavelength") if path.is_dir() else None
+
+    def band_values(self, name: str) -> NDArray[np.float64]:
+        """Return an array of the `bands` group: `wavelength`, `fwhm`, `mean` or `std`, one value per kept source band."""
+        return np.asarray(self._read(f"bands/{name}"), np.float64)
 
     @cached_property
     def index(self) -> TileIndex:
         """The tile index, read once."""
-        columns = [
-            np.asarray(self._open(f"tiles/index/{name}")[...]) for name in TileIndex.__dataclass_fields__
-        ]
-        return TileIndex(*columns)
+        return TileIndex(*(self._read(f"tiles/index/{name}") for name in TileIndex.__dataclass_fields__))
 
     @cached_property
     def chain(self) -> FittedChain:
         """The fitted transforms, ready for a scene's own pixels."""
         from .stages.chain import FittedChain
 
-        return FittedChain.load(self.path / "transforms")
+        try:
+            return FittedChain.load(self.path / "transforms")
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreCorruptError(
+                f"The fitted transforms of the store {self.path} cannot be read: {error}. Delete the store and run its "
+                "workflow again."
+            ) from error
 
     def find_scene(self, files: Sequence[str | Path], among: Sequence[int]) -> int | None:
         """Return which scene of the store was made from files of this content; None if none was.
@@ -240,6 +247,16 @@ class PatchStore:
                 f"The array {name} of the store {self.path} cannot be opened: {error}"
             ) from error
 
+    def _read(self, name: str) -> NDArray[Any]:
+        array = self._open(name)
+        try:
+            return np.asarray(array[...])
+        except Exception as error:  # zarr raises whatever its codec raised
+            raise StoreCorruptError(
+                f"The array {name} of the store {self.path} cannot be decoded: {error}. Delete the store and run its "
+                "workflow again."
+            ) from error
+
     def shard_path(self, name: str, shard: int) -> Path:
         """Return the file of one shard of a tile array."""
         rank = 4 if name == "data" else 3
@@ -267,21 +284,26 @@ class PatchStore:
             ) from error
 
     def check_present(self) -> None:
-        """Look that every shard file is there (cheap: nothing is read).
+        """Look that every file is there with the size it was written with (cheap: only the manifest is read).
 
         Raises
         ------
         StoreCorruptError
-            Names the first shard that is missing.
+            Names the first file that is not.
         """
-        for name in TILE_ARRAYS:
-            for shard in range(-(-len(self) // self.shard_tiles)):
-                self._require(self.shard_path(name, shard))
+        for name, record in read_manifest(self.path).items():
+            path = self.path / name
+            self._require(path)
+            if path.stat().st_size != record.bytes:
+                raise StoreCorruptError(
+                    f"The file {name} of the store {self.path} has {path.stat().st_size} bytes where {record.bytes} were "
+                    "written. Delete the store and run its workflow again."
+                )
 
     def _require(self, path: Path) -> None:
         if not path.is_file():
             raise StoreCorruptError(
-                f"The shard {path.relative_to(self.path)} of the store {self.path} is missing. Delete the store and "
+                f"The file {path.relative_to(self.path)} of the store {self.path} is missing. Delete the store and "
                 "run its workflow again; `bandstream store verify` lists everything that is wrong."
             )
 

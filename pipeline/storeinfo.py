@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import numpy as np
-import zarr
 
 from .finish import provenance_path
 from .store import PatchStore
@@ -51,18 +50,11 @@ def describe(store: PatchStore) -> dict[str, Any]:
     }
     wavelength = store.wavelength_nm
     found["wavelength_nm"] = None if wavelength is None else _plain(wavelength)
-    bands = zarr.open_group(store.path / "bands", mode="r")
     for name in ("mean", "std"):
-        found[name] = _plain(np.asarray(_array(bands, name)[...])) if name in bands else None
+        found[name] = _plain(store.band_values(name)) if (store.path / "bands" / name).is_dir() else None
     sidecar = provenance_path(store.path)
     found["provenance"] = json.loads(sidecar.read_text()) if sidecar.is_file() else None
     return found
-
-
-def _array(group: zarr.Group, name: str) -> zarr.Array[Any]:
-    array = group[name]
-    assert isinstance(array, zarr.Array)
-    return array
 
 
 def _plain(values: np.ndarray[Any, Any]) -> list[float | None]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ConfigError, EmptySplitError
-from .labels import LabelRaster
+from .errors import BandstreamWarning, ConfigError, EmptySplitError
 from .pictures import class_palette
+from .scene import scene_crs, scene_transform
 from .sources import OpenScene
 from .splits import BlockSplit, RasterSplit, SplitMap, WholeScene, deal_blocks, row_slabs, shared_pixels
 from .store import SPLIT_CODE, SPLITS
@@ -76,6 +77,7 @@ def survey(workflow: Workflow, scenes: Sequence[OpenScene], names: list[str] | N
         {name: found.tolist() for name, found in labelled.items()},
         shared,
     )
+    _warn_of_overlaps(scenes)
     _require_training(workflow, result, labels=any(item.labels for item in scenes))
     return result
 
@@ -116,8 +118,8 @@ def _deal(
         return [BlockSplit(s.shape_yx, split.block, t, margin) for s, t in zip(scenes, tables, strict=True)]
     maps: list[SplitMap] = []
     for item in scenes:
-        if item.files.split_raster is not None:
-            maps.append(RasterSplit(LabelRaster.on_grid(item.files.split_raster, item.scene)))
+        if item.split is not None:
+            maps.append(RasterSplit(item.split))
         else:
             maps.append(WholeScene(SPLIT_CODE[item.files.split_code or "train"]))
     return maps
@@ -164,6 +166,47 @@ def _class_colors(scenes: Sequence[OpenScene], classes: int) -> list[str]:
     if None not in colors and len(set(colors)) == classes:
         return [str(color) for color in colors]
     return class_palette(classes)
+
+
+def _warn_of_overlaps(scenes: Sequence[OpenScene]) -> None:
+    """Tell of scenes that show the same ground: only pixels within a scene are kept apart."""
+    boxes = [(item, box) for item in scenes if (box := _box(item)) is not None]
+    for number, (first, a) in enumerate(boxes):
+        for other, b in boxes[number + 1 :]:
+            if a.crs != b.crs:
+                continue
+            across, down = (
+                min(a.right, b.right) - max(a.left, b.left),
+                min(a.top, b.top) - max(a.bottom, b.bottom),
+            )
+            pixels = int(across * down / a.pixel_area) if across > 0 < down else 0
+            if pixels:
+                warnings.warn(
+                    f"The scenes {first.files.scene_id} and {other.files.scene_id} overlap by about {pixels:,} pixels on "
+                    "the ground, which may stand in two splits; shared pixels are counted within a scene only.",
+                    BandstreamWarning,
+                    stacklevel=2,
+                )
+
+
+@dataclass(frozen=True)
+class _Box:
+    crs: str
+    left: float
+    bottom: float
+    right: float
+    top: float
+    pixel_area: float
+
+
+def _box(item: OpenScene) -> _Box | None:
+    crs, transform = scene_crs(item.scene), scene_transform(item.scene)
+    if crs is None or transform is None or transform.b or transform.d:
+        return None
+    rows, cols = item.shape_yx
+    xs = sorted((transform.c, transform.c + cols * transform.a))
+    ys = sorted((transform.f, transform.f + rows * transform.e))
+    return _Box(crs.to_wkt(), xs[0], ys[0], xs[1], ys[1], abs(transform.a * transform.e))
 
 
 def _require_training(workflow: Workflow, found: Survey, *, labels: bool) -> None:

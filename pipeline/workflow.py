@@ -30,7 +30,7 @@ class LabelsConfig(StrictModel):
 class SceneConfig(StrictModel):
     """One entry of `scenes`: a file, or a glob pattern of which each file is a scene of its own."""
 
-    path: str
+    path: Annotated[str, pydantic.Field(min_length=1)]
     labels: LabelsConfig | None = None
     mosaic: bool = False  #: one scene of all files of the pattern, on their common grid
     data_file: str | None = None  #: where the header's data file has an unusual name
@@ -51,14 +51,21 @@ class CalibrateConfig(StrictModel):
     to: Literal["surface_reflectance", "toa_reflectance", "radiance", "surface_radiance"] = (
         "surface_reflectance"
     )
-    scale: float | None = None  #: stands in for what the file does not tell
-    offset: float | None = None
+    scale: pydantic.FiniteFloat | None = None  #: stands in for what the file does not tell
+    offset: pydantic.FiniteFloat | None = None
+
+    @pydantic.field_validator("scale")
+    @classmethod
+    def _some_scale(cls, value: float | None) -> float | None:
+        if value == 0:
+            raise ValueError("a scale of 0 leaves nothing of the data")
+        return value
 
 
 class MaskConfig(StrictModel):
     """Which stored number is no data; values that are not finite never are data."""
 
-    nodata: float | Literal["auto", "none"] = "auto"
+    nodata: pydantic.FiniteFloat | Literal["auto", "none"] = "auto"
 
 
 class DropBandsConfig(StrictModel):
@@ -69,6 +76,14 @@ class DropBandsConfig(StrictModel):
         None  #: a named set such as `water`, or [[low, high], ...]
     )
     all_nodata: bool = True  #: those without data, or without variation, in the training pixels
+
+    @pydantic.field_validator("windows_nm")
+    @classmethod
+    def _real_windows(cls, value: Any) -> Any:
+        for low, high in value if isinstance(value, list) else ():
+            if not 100 <= low < high:
+                raise ValueError(f"a window is [low, high] in nm, got [{low:g}, {high:g}]")
+        return value
 
 
 class NormalizeConfig(StrictModel):
@@ -132,7 +147,7 @@ class BlocksSplit(StrictModel):
         "test": 0.2,
     }
     margin: Annotated[int, pydantic.Field(ge=0)] | Literal["auto"] = "auto"  #: auto = 2 halo
-    seed: int = 0
+    seed: Annotated[int, pydantic.Field(ge=0)] = 0
 
     @pydantic.model_validator(mode="after")
     def _sum(self) -> BlocksSplit:
@@ -269,9 +284,27 @@ def load_workflow(
         data, where, base = source, "the workflow", Path.cwd()
     else:
         data, where, base = load_yaml(source), str(source), Path(source).resolve().parent
-    workflow = parse(Workflow, apply_overrides(data, overrides), where)
+    workflow = parse(Workflow, apply_overrides(_long_form(data), overrides), where)
     bases = [base] if base == Path.cwd() else [base, Path.cwd()]
     return workflow, bases
+
+
+def _long_form(data: dict[str, Any]) -> dict[str, Any]:
+    """Write short forms out, so that an override finds the sections they stand for."""
+    stages, scenes = data.get("stages"), data.get("scenes")
+    if isinstance(stages, list):
+        stages = [{s: {}} if isinstance(s, str) else s for s in stages]
+        stages = [
+            {k: {} if v is None else v for k, v in s.items()} if isinstance(s, dict) else s for s in stages
+        ]
+        data = data | {"stages": stages}
+    if isinstance(scenes, list):
+        short = [isinstance(s, dict) and isinstance(s.get("labels"), str) for s in scenes]
+        long = [
+            s | {"labels": {"path": s["labels"]}} if yes else s for s, yes in zip(scenes, short, strict=True)
+        ]
+        data = data | {"scenes": long}
+    return data
 
 
 @dataclass(frozen=True)
@@ -281,13 +314,6 @@ class SceneList:
     entries: list[SceneConfig]
     places: list[Path]  #: folders in which their relative paths are looked for
     class_names: list[str] | None = None  #: as the catalog gives them
-
-    def key(self) -> Any:
-        """Return what tells this list from another, for the index of finished stores."""
-        return [
-            [entry.model_dump(mode="json") for entry in self.entries],
-            [str(place) for place in self.places],
-        ]
 
 
 def scene_entries(workflow: Workflow, bases: Sequence[Path]) -> SceneList:

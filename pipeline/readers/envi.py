@@ -130,13 +130,28 @@ def band_facts(header: EnviHeader, bands: int, options: Options, notes: Notes) -
     return {
         "wavelength_nm": wavelength_nm,
         "fwhm_nm": fwhm_nm,
-        "good_band": None if bbl is None else bbl > 0,
+        "good_band": None if bbl is None else good_bands(bbl, where),
         "band_names": _band_names(header, bands, notes),
         "nodata": options.nodata if options.nodata is not None else _ignore_value(header, notes),
         "scale": options.scale if options.scale is not None else scale,
         "offset": options.offset if options.offset is not None else offset,
         "quantity": options.quantity or told,
     }
+
+
+def good_bands(bbl: NDArray[np.float64], where: str) -> NDArray[np.bool_]:
+    """Return per band whether a list of bad bands (`bbl`: 0 bad, more than 0 good) calls it good.
+
+    Raises
+    ------
+    FormatError
+        If an entry is NaN or infinite.
+    """
+    wrong = np.flatnonzero(~np.isfinite(bbl))
+    if wrong.size:
+        msg = f"{where}: `bbl` holds {bbl[wrong[0]]} for band {wrong[0] + 1}; allowed: 0 (bad) or 1 (good)"
+        raise FormatError(msg)
+    return bbl > 0
 
 
 def class_table(header: EnviHeader | Mapping[str, str]) -> tuple[list[str], list[str]] | None:
@@ -313,12 +328,15 @@ def _ignore_value(header: EnviHeader, notes: Notes) -> float | None:
     if text is None:
         return None
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        notes.warn(
-            f"{header.path}: data ignore value = {text[:40]!r} is no number; the scene has no nodata value"
-        )
-        return None
+        value = np.inf
+    if not np.isinf(value):
+        return value
+    notes.warn(
+        f"{header.path}: data ignore value = {text[:40]!r} is no finite number (nor NaN); the scene has no nodata value"
+    )
+    return None
 
 
 def _band_names(header: EnviHeader, bands: int, notes: Notes) -> Sequence[str] | None:

@@ -8,6 +8,7 @@ offsets and read procedures are errors that name the key, since reading such a f
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -261,7 +262,7 @@ def _integer(header: EnviHeader, key: str) -> int:
         number = float(text)
     except ValueError:
         number = float("nan")
-    if number != number or number != round(number):
+    if not math.isfinite(number) or number != round(number):
         msg = f"{header.path}: `{key}` = {text[:40]!r}; allowed: one whole number"
         raise FormatError(msg)
     return int(number)

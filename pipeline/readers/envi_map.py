@@ -38,6 +38,9 @@ GEOGRAPHIC_EPSG = {
     "nad27": 4267,
 }
 
+_LARGEST = 1e100
+"""Numbers beyond it are no place on earth, and their products overflow."""
+
 _NAMED = re.compile(r"^\s*(units|rotation)\s*=?\s*(\S.*?)\s*$", re.IGNORECASE)
 
 
@@ -60,7 +63,8 @@ class _MapInfo:
 def georeference(header: EnviHeader, notes: Notes) -> tuple[CRS | None, Affine | None]:
     """Return coordinate system and transform of a header; None for what it does not tell.
 
-    A coordinate system that cannot be told leaves the transform and gives a warning.
+    A coordinate system that cannot be told leaves the transform and gives a warning. So does a `map info` whose numbers
+    make no grid (NaN, infinity, pixels of size 0), which leaves the scene without a transform.
 
     Raises
     ------
@@ -69,7 +73,7 @@ def georeference(header: EnviHeader, notes: Notes) -> tuple[CRS | None, Affine |
     """
     text = header.get("map info")
     info = None if text is None else _parse(text, header.path)
-    transform = None if info is None else _transform(info)
+    transform = None if info is None else _transform(info, header.path, notes)
     wkt = header.get("coordinate system string")
     if wkt is not None:
         crs = _from_wkt(wkt, header.path, notes)
@@ -103,12 +107,27 @@ def _parse(text: str, where: str) -> _MapInfo:
     )
 
 
-def _transform(info: _MapInfo) -> Affine:
+def _transform(info: _MapInfo, where: str, notes: Notes) -> Affine | None:
     """Return the affine map of pixel corners, which takes the tie point to the easting and northing given.
 
     The sense of `rotation` is GDAL's (proved on AVIRIS grids); GDAL itself forgets the rotation between the first
     pixel and a tie point elsewhere.
     """
+    for name, value, zero_allowed in (
+        ("tie point column", info.tie_col, True),
+        ("tie point row", info.tie_row, True),
+        ("easting", info.easting, True),
+        ("northing", info.northing, True),
+        ("pixel width", info.size_x, False),
+        ("pixel height", info.size_y, False),
+        ("rotation", info.rotation_deg, True),
+    ):
+        if abs(value) > _LARGEST or math.isnan(value) or (value == 0 and not zero_allowed):
+            allowed = "a finite number" if zero_allowed else "a finite number other than 0"
+            notes.warn(
+                f"{where}: {name} of map info = {value:g}; allowed: {allowed}; the scene has no transform"
+            )
+            return None
     angle = math.radians(-info.rotation_deg)
     cos, sin = (math.cos(angle), math.sin(angle)) if info.rotation_deg else (1.0, 0.0)
     a, b = cos * info.size_x, -sin * info.size_x
@@ -155,7 +174,7 @@ def _utm(info: _MapInfo) -> int | None:
     zone_text, hemisphere, datum = info.rest[:3]
     try:
         zone = int(float(zone_text))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     bases = UTM_EPSG.get(_plain(datum))
     north = _is_north(hemisphere)

@@ -23,10 +23,10 @@ from rasterio.errors import RasterioError
 from ..errors import FormatError
 from ..scene import make_scene
 from .cube import CHUNK_BYTES, even_chunks, lazy_cube, rows_per_chunk
-from .envi import band_facts
+from .envi import band_facts, good_bands
 from .envi_header import EnviHeader, is_envi, read_header
 from .options import Notes, Options
-from .raster import RasterCube, open_quietly
+from .raster import RasterCube, block_bytes, content_files, open_quietly
 from .wavelengths import numbers, to_nanometres
 
 SUFFIXES = (".tif", ".tiff", ".gtif", ".gtiff")
@@ -55,6 +55,7 @@ class RasterFacts:
     offset: NDArray[np.float64]
     bands: dict[str, Any]
     files: list[str]
+    block_bytes: int
     acquired: str | None
     driver: str | None
 
@@ -93,6 +94,7 @@ def open_geotiff(path: str, options: Options, notes: Notes, why: str) -> xr.Data
         source=path,
         scene_id=stem(path),
         files=facts.files,
+        block_bytes=facts.block_bytes,
         why=why,
     )
 
@@ -111,6 +113,7 @@ def scene_of(
     source: str,
     scene_id: str,
     files: list[str],
+    block_bytes: int,
     why: str,
     transform: Affine | None = None,
 ) -> xr.Dataset:
@@ -130,6 +133,7 @@ def scene_of(
         scene_id=scene_id,
         source=source,
         files=files,
+        block_bytes=block_bytes,
         reader="geotiff",
         why=why,
     )
@@ -177,8 +181,8 @@ def _facts(raster: Any, path: str, driver: str | None, options: Options, notes: 
         )
     if len(raster.subdatasets) > 1:
         notes.warn(f"{path} holds {len(raster.subdatasets)} pages; the first one is read")
-    transform = None if raster.transform == Affine.identity() else cast("Affine", raster.transform)
-    files = [path, *(name for name in (path + ".aux.xml",) if os.path.isfile(name))]
+    transform = _transform(raster, path, notes)
+    files = content_files(raster, path)
     tags = raster.tags()
     return RasterFacts(
         path=path,
@@ -191,10 +195,23 @@ def _facts(raster: Any, path: str, driver: str | None, options: Options, notes: 
         scale=scale,
         offset=offset,
         bands=facts,
-        files=files + ([] if header is None else [header.path]),
+        files=list(dict.fromkeys(files + ([] if header is None else [header.path]))),
+        block_bytes=block_bytes(raster, path),
         acquired=tags.get("start_time") or raster.tags(ns="IMAGERY").get("ACQUISITIONDATETIME"),
         driver=driver,
     )
+
+
+def _transform(raster: Any, path: str, notes: Notes) -> Affine | None:
+    """Return the transform of an open raster; None where it has none, or, with a warning, one that makes no grid."""
+    transform = cast("Affine", raster.transform)
+    if transform == Affine.identity():
+        return None
+    six = [float(v) for v in list(transform)[:6]]
+    if not np.isfinite(six).all() or transform.determinant == 0:
+        notes.warn(f"{path}: its transform {six} makes no grid; the scene has none")
+        return None
+    return transform
 
 
 def chunks_by_blocks(facts: RasterFacts, notes: Notes) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -250,7 +267,7 @@ def _band_facts(
 ) -> dict[str, Any]:
     """Return wavelengths, widths, good bands and names, as arguments of `make_scene`."""
     sources = _sources(raster, path, notes)
-    good = next((source.bbl > 0 for source in sources if source.bbl is not None), None)
+    good = next((good_bands(source.bbl, path) for source in sources if source.bbl is not None), None)
     names = [text or f"Band {i + 1}" for i, text in enumerate(raster.descriptions)]
     wavelength, fwhm = _choose(sources, path, options, notes)
     if header is not None:

@@ -115,9 +115,16 @@ def open_mosaic(
     transform = None
     if first is not None:
         transform = shifted(first, -tiles[0].col, -tiles[0].row)
-    files = [name for f in facts for name in f.files]
     return scene_of(
-        facts[0], data, options, source=source, scene_id=scene_id, files=files, why=why, transform=transform
+        facts[0],
+        data,
+        options,
+        source=source,
+        scene_id=scene_id,
+        files=list(dict.fromkeys(name for f in facts for name in f.files)),
+        block_bytes=max(f.block_bytes for f in facts),
+        why=why,
+        transform=transform,
     )
 
 

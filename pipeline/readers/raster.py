@@ -25,6 +25,10 @@ GDAL_CACHE_BYTES = 16 * 2**20
 """GDAL's block cache while we read: chunks end where blocks end, so nothing is worth keeping (its default is 5 % of
 the machine's memory, outside any budget)."""
 
+IDLE_BLOCK_BYTES = 64 * 2**20
+"""What idle handles may hold together: each keeps the block that it decoded last. One handle may always stay, so that
+the next window of a huge block need not decode it again."""
+
 
 class RasterCube:
     """Any raster that rasterio opens; one open handle per reading thread, kept in a small pool.
@@ -75,14 +79,63 @@ class RasterCube:
         return squeeze(block.transpose(1, 2, 0)[y_inside][:, x_inside], drop)
 
 
+def block_bytes(raster: Any, path: str) -> int:
+    """Return the bytes that GDAL may hold while it reads one window of an open raster, beside the window itself.
+
+    Blocks can only be decoded whole. GDAL holds the decoded block (with all bands where they are interleaved by
+    pixel), the compressed block, and in its cache at least one band of the block: an upper bound of them all.
+
+    Parameters
+    ----------
+    raster
+        Open rasterio dataset.
+    path
+        Its file.
+    """
+    decoded = _decoded_bytes(raster)
+    band_block = _band_block_bytes(raster)
+    packed = 0
+    if "COMPRESSION" in raster.tags(ns="IMAGE_STRUCTURE"):
+        packed = min(decoded, os.path.getsize(path) if os.path.isfile(path) else decoded)
+    across = -(-raster.width // min(cols for _, cols in raster.block_shapes))
+    cached = max(band_block, min(GDAL_CACHE_BYTES, band_block * across * raster.count))
+    return int(decoded + packed + cached)
+
+
+def content_files(raster: Any, path: str) -> list[str]:
+    """Return the file and the others from which GDAL took content (`.aux.xml`, `.tfw`, a VRT's sources...).
+
+    Overviews are left out: they are never read.
+    """
+    beside = (str(name) for name in raster.files)
+    kept = (name for name in beside if os.path.isfile(name) and not name.lower().endswith(".ovr"))
+    return list(dict.fromkeys([path, *kept]))
+
+
+def _band_block_bytes(raster: Any) -> int:
+    """Return the bytes of the largest block, of one band."""
+    blocks = zip(raster.block_shapes, raster.dtypes, strict=True)
+    return max(rows * cols * np.dtype(dtype).itemsize for (rows, cols), dtype in blocks)
+
+
+def _decoded_bytes(raster: Any) -> int:
+    """Return the bytes of the largest block as GDAL decodes it: of all bands where they are interleaved by pixel."""
+    by_pixel = raster.tags(ns="IMAGE_STRUCTURE").get("INTERLEAVE") == "PIXEL"
+    return _band_block_bytes(raster) * (raster.count if by_pixel else 1)
+
+
 _Key = tuple[str, int, int, str | None]
 
 
 class _RasterPool:
-    """Idle rasterio handles, least recently used first; never more than `limit`, none across a fork."""
+    """Idle rasterio handles, least recently used first, none across a fork.
 
-    def __init__(self, limit: int) -> None:
+    Never more than `limit`, and unless it is the only one, none beyond `limit_bytes` of decoded blocks.
+    """
+
+    def __init__(self, limit: int, limit_bytes: int) -> None:
         self.limit = limit
+        self.limit_bytes = limit_bytes
         self.clear()
 
     def clear(self) -> None:
@@ -90,6 +143,7 @@ class _RasterPool:
         self.lock = threading.Lock()
         self.idle: OrderedDict[_Key, list[Any]] = OrderedDict()
         self.count = 0
+        self.held = 0
 
     def take(self, key: _Key) -> Any | None:
         with self.lock:
@@ -98,6 +152,7 @@ class _RasterPool:
                 return None
             self.count -= 1
             handle = handles.pop()
+            self.held -= _decoded_bytes(handle)
             if not handles:
                 del self.idle[key]
             return handle
@@ -108,17 +163,19 @@ class _RasterPool:
             self.idle.setdefault(key, []).append(handle)
             self.idle.move_to_end(key)
             self.count += 1
-            while self.count > self.limit:
+            self.held += _decoded_bytes(handle)
+            while self.count > self.limit or (self.count > 1 and self.held > self.limit_bytes):
                 oldest = next(iter(self.idle))
                 surplus.append(self.idle[oldest].pop(0))
                 self.count -= 1
+                self.held -= _decoded_bytes(surplus[-1])
                 if not self.idle[oldest]:
                     del self.idle[oldest]
         for old in surplus:
             old.close()
 
 
-_POOL = _RasterPool(limit=32)
+_POOL = _RasterPool(limit=32, limit_bytes=IDLE_BLOCK_BYTES)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_POOL.clear)
 

@@ -12,6 +12,9 @@ from ..errors import ConfigError
 from ..statistics import F8, Moments
 from .affine import Affine
 
+#: Smallest share of the largest eigenvalue that counts as variance, far above the rounding of float64 sums.
+_RANK_TOLERANCE = 1e-12
+
 
 @dataclass(frozen=True)
 class Pca:
@@ -38,13 +41,15 @@ class Pca:
             More components are asked for than there are bands, or than the training pixels span.
         """
         bands = len(moments.mean)
-        limit = min(bands, moments.count - 1)
+        values, vectors = scipy.linalg.eigh(moments.covariance)
+        # a component whose variance is rounding noise would be blown up by a scaling behind it
+        spanned = int((values > values[-1] * _RANK_TOLERANCE).sum())
+        limit = min(bands, moments.count - 1, spanned)
         if components > limit:
             raise ConfigError(
                 f"reduce.components is {components}, but {bands} bands of {moments.count} training pixels give {limit} "
                 "at most; set reduce.components to that or less."
             )
-        values, vectors = scipy.linalg.eigh(moments.covariance)
         values, vectors = values[::-1], vectors[:, ::-1]
         basis = vectors[:, :components].T
         largest = np.take_along_axis(basis, np.abs(basis).argmax(axis=1, keepdims=True), axis=1)

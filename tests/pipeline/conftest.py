@@ -32,7 +32,12 @@ class MadeScene:
 
 
 def make_envi(
-    folder: Path, shape: tuple[int, int] = (40, 52), bands: int = 12, seed: int = 0, stem: str = "scene"
+    folder: Path,
+    shape: tuple[int, int] = (40, 52),
+    bands: int = 12,
+    seed: int = 0,
+    stem: str = "scene",
+    east: int = 366000,
 ) -> MadeScene:
     """Write an int16 BIL scene with a nodata corner, scattered nodata, a listed bad band and labels."""
     rng = np.random.default_rng(seed)
@@ -56,12 +61,12 @@ def make_envi(
         f"data ignore value = {NODATA}\nwavelength units = Nanometers\n"
         f"wavelength = {{{', '.join(f'{w:.3f}' for w in wavelength)}}}\n"
         f"fwhm = {{{', '.join(['10'] * bands)}}}\nbbl = {{{', '.join('0' if b else '1' for b in bad)}}}\n"
-        "map info = {UTM, 1, 1, 366000, 5810000, 30, 30, 33, North, WGS-84, units=Meters}\n"
+        f"map info = {{UTM, 1, 1, {east}, 5810000, 30, 30, 33, North, WGS-84, units=Meters}}\n"
     )
     labels_path = folder / f"{stem}_labels.tif"
     with rasterio.open(
         labels_path, "w", driver="GTiff", height=rows, width=cols, count=1, dtype="uint8", crs="EPSG:32633",
-        transform=from_origin(366000, 5810000, 30, 30),
+        transform=from_origin(east, 5810000, 30, 30),
     ) as out:  # fmt: skip
         out.write(labels, 1)
     return MadeScene(header, labels_path, raw, labels, bad)

@@ -16,11 +16,13 @@ from bandstream.pipeline import PatchStore, build, open_scene, transform
 from bandstream.pipeline.builder import run_build
 from bandstream.pipeline.errors import (
     BandstreamError,
+    BandstreamWarning,
     ConfigError,
     EmptySplitError,
     LabelError,
     MemoryBudgetError,
     NoValidPixelsError,
+    SceneError,
     SceneNotFoundError,
     StoreBusyError,
     StoreCorruptError,
@@ -70,10 +72,9 @@ def test_a_store_equals_scikit_learn_fitted_on_the_training_pixels(flow: Flow, m
 
 
 def test_minmax_and_no_stages_at_all(flow: Flow, made: MadeScene) -> None:
-    plain = build(_with(flow, stages=[], name="plain"))
-    valid = (made.raw_yxb != NODATA).all(axis=2)
-    assert not valid.any()  # the bad band has no data, and nothing drops it
-    assert (_scene_of(plain) == 0).all()
+    plain = build(_with(flow, stages=[{"drop_bands": {"all_nodata": False}}], name="plain"))
+    expected = np.where(made.valid[..., None], made.raw_yxb[:, :, ~made.bad], 0)
+    np.testing.assert_array_equal(_scene_of(plain).transpose(1, 2, 0), expected)
     store = build(_with(flow, stages=["drop_bands", {"normalize": {"method": "minmax"}}]))
     kept = made.raw_yxb[:, :, ~made.bad].astype(float)
     train = kept[(_scene_of(store, "split") == 1) & made.valid]
@@ -216,7 +217,7 @@ def test_lazy_transform_in_a_notebook_gives_the_numbers_of_the_build(flow: Flow,
 
 def test_several_scenes_are_never_mosaicked(flow: Flow, tmp_path: Path) -> None:
     folder = tmp_path / "raw"
-    scenes = [make_envi(folder, (20, 24), seed=n, stem=f"part{n}") for n in range(3)]
+    scenes = [make_envi(folder, (20, 24), seed=n, stem=f"part{n}", east=366000 + 9000 * n) for n in range(3)]
     entries = [{"path": str(folder / "part*.hdr"), "labels": str(folder / "{stem}_labels.tif")}]
     store = build(_with(flow, scenes=entries, split={"by": "none"}))
     assert [grid.scene_id for grid in store.scenes] == ["part0", "part1", "part2"]
@@ -227,7 +228,7 @@ def test_several_scenes_are_never_mosaicked(flow: Flow, tmp_path: Path) -> None:
 def test_a_given_split_of_files_is_taken_as_it_is(flow: Flow, tmp_path: Path) -> None:
     folder = tmp_path / "raw"
     for n in range(3):
-        make_envi(folder, (20, 24), seed=n, stem=f"part{n}")
+        make_envi(folder, (20, 24), seed=n, stem=f"part{n}", east=366000 + 9000 * n)
     for name, parts in (("train", (0,)), ("validation", (2,)), ("test", (1,))):
         (folder / f"{name}.csv").write_text("image,mask\n" + "".join(f"part{p}.hdr,x\n" for p in parts))
     entries = [{"path": str(folder / "part*.hdr"), "labels": str(folder / "{stem}_labels.tif")}]
@@ -359,7 +360,7 @@ def _labels_of_another_size(made: MadeScene, flow: Flow) -> None:
         (lambda made, flow: flow["stages"][4]["reduce"].update(components=12), ConfigError, "11 at most"),
         (lambda made, flow: flow["stages"][2]["drop_bands"].update(windows_nm="watr"), ConfigError, "water"),
         (
-            lambda made, flow: flow["stages"][2]["drop_bands"].update(windows_nm=[[0, 9000]]),
+            lambda made, flow: flow["stages"][2]["drop_bands"].update(windows_nm=[[100, 9000]]),
             ConfigError,
             "no band",
         ),
@@ -434,3 +435,138 @@ def test_potsdam_statistics_equal_those_of_another_program(
     assert not np.isclose(values, -3.2768, atol=1e-3).any()
     assert 0.9 < values.max() < 1.1
     store.verify()
+
+
+def test_components_that_are_rounding_noise_are_refused(flow: Flow, tmp_path: Path) -> None:
+    """Three bands repeated: a fourth component has no variance, and scaling it would blow up rounding."""
+    made = make_envi(tmp_path / "raw", bands=12, stem="copies")
+    raw = np.tile(made.raw_yxb[:, :, :3], (1, 1, 4))
+    raw.transpose(0, 2, 1).astype("<i2").tofile(made.path.with_suffix(".img"))
+    with pytest.raises(ConfigError, match="give 3 at most"):
+        build(_with(flow, scenes=[{"path": str(made.path), "labels": str(made.labels_path)}]))
+
+
+def test_the_same_scene_twice_is_refused_and_a_header_stands_for_its_data_file(
+    flow: Flow, made: MadeScene
+) -> None:
+    entry = {"path": str(made.path), "labels": str(made.labels_path)}
+    with pytest.raises(ConfigError, match="hold the same data"):
+        build(_with(flow, scenes=[entry, entry]))
+    store = build(_with(flow, scenes=[{**entry, "path": str(made.path.parent / "scene.*")}]))
+    assert len(store.scenes) == 1
+
+
+def test_scenes_that_overlap_on_the_ground_are_told(flow: Flow, tmp_path: Path) -> None:
+    for n in range(2):
+        make_envi(tmp_path / "raw", (20, 24), seed=n, stem=f"part{n}")
+    with pytest.warns(BandstreamWarning, match="overlap by about 480 pixels"):
+        build(_with(flow, scenes=[{"path": str(tmp_path / "raw" / "part*.hdr")}], split={"by": "none"}))
+
+
+def test_a_world_file_that_changes_makes_another_store(flow: Flow, made: MadeScene) -> None:
+    """Files beside a raster decide what it means: they count for reuse and for the fingerprint."""
+    with rasterio.open(made.labels_path) as raster:
+        values, profile = raster.read(1), raster.profile
+    profile.pop("transform")
+    plain = made.labels_path.with_name("placed.tif")
+    with pytest.warns(rasterio.errors.NotGeoreferencedWarning), rasterio.open(plain, "w", **profile) as out:
+        out.write(values, 1)
+    world = plain.with_suffix(".tfw")
+    world.write_text("30\n0\n0\n-30\n366015\n5809985\n")
+    changed = _with(flow, scenes=[{"path": str(made.path), "labels": str(plain)}])
+    first = run_build(changed, quiet=True)
+    world.write_text("30\n0\n0\n-30\n366105\n5809985\n")
+    again = run_build(changed, quiet=True)
+    assert not again.reused
+    assert again.fingerprint != first.fingerprint
+
+
+def test_a_source_that_changes_during_the_build_is_named(
+    flow: Flow, made: MadeScene, monkeypatch: Any
+) -> None:
+    from bandstream.pipeline import fitting
+
+    original = fitting.fit
+
+    def touching(*args: Any) -> Any:
+        data = made.path.with_suffix(".img")
+        data.write_bytes(data.read_bytes()[::-1])
+        return original(*args)
+
+    monkeypatch.setattr(fitting, "fit", touching)
+    with pytest.raises(SceneError, match="has changed while"):
+        build(flow)
+
+
+def test_a_store_that_another_process_finished_meanwhile_is_kept(flow: Flow, monkeypatch: Any) -> None:
+    from bandstream.pipeline import survey as module
+
+    original, first = module.survey, []
+
+    def slow(*args: Any) -> Any:
+        found = original(*args)
+        if not first:
+            first.append(True)
+            first.append(run_build(flow, quiet=True).path.stat().st_ino)
+        return found
+
+    monkeypatch.setattr(module, "survey", slow)
+    result = run_build(flow, quiet=True)
+    assert result.reused
+    assert result.path.stat().st_ino == first[1]
+    assert result.store is not None
+    assert result.store.verify() > 0
+
+
+def test_masked_training_pixels_are_refused_without_fitted_stages_too(flow: Flow, made: MadeScene) -> None:
+    with pytest.raises(NoValidPixelsError, match="masked"):
+        build(_with(flow, stages=[]))
+    labels = np.where(made.valid, 0, made.labels).astype(np.uint8)
+    assert labels.any()
+    with rasterio.open(made.labels_path, "r+") as raster:
+        raster.write(labels, 1)
+    with pytest.raises(EmptySplitError, match="where the scene has no data"):
+        build(_with(flow, split={"by": "none"}))
+
+
+def test_scenes_of_other_scales_are_not_mixed_uncalibrated(flow: Flow, tmp_path: Path) -> None:
+    for n in range(2):
+        made = make_envi(tmp_path / "raw", (20, 24), seed=n, stem=f"part{n}", east=366000 + 9000 * n)
+    made.path.write_text(made.path.read_text().replace("factor = 10000", "factor = 1000"))
+    scenes = [{"path": str(tmp_path / "raw" / "part*.hdr")}]
+    with pytest.raises(ConfigError, match="different scales"):
+        build(_with(flow, scenes=scenes, stages=["drop_bands"], split={"by": "none"}))
+
+
+def test_a_pattern_may_lie_in_a_folder_with_brackets(flow: Flow, tmp_path: Path) -> None:
+    folder = tmp_path / "flight [1]"
+    folder.mkdir()
+    make_envi(folder, (20, 24))
+    for path in ("scene.hdr", "*.hdr"):
+        assert len(build(_with(flow, scenes=[{"path": str(folder / path)}], split={"by": "none"}))) == 4
+
+
+def test_a_csv_without_a_header_line_is_taken_and_one_that_is_no_text_is_refused(
+    flow: Flow, tmp_path: Path
+) -> None:
+    folder = tmp_path / "raw"
+    for n in range(2):
+        make_envi(folder, (20, 24), seed=n, stem=f"part{n}", east=366000 + 9000 * n)
+    for n, name in enumerate(("train", "test")):
+        (folder / f"{name}.csv").write_text(f"part{n}.hdr\n")
+    files = {name: str(folder / f"{name}.csv") for name in ("train", "test")}
+    changed = _with(flow, scenes=[{"path": str(folder / "part*.hdr")}], split={"by": "given", "files": files})
+    assert build(changed).attrs["pixels"]["test"] > 0
+    (folder / "test.csv").write_bytes("part1.hdr\n".encode("utf-16"))
+    with pytest.raises(ConfigError, match="no CSV file"):
+        build(changed)
+
+
+@pytest.mark.parametrize(
+    "damage", ["[]", '{"attributes": {"bandstream": null}}', '{"attributes": {"bandstream": {"schema": 1}}}']
+)
+def test_root_metadata_that_were_replaced_are_named(flow: Flow, damage: str) -> None:
+    store = build(flow)
+    (store.path / "zarr.json").write_text(damage)
+    with pytest.raises(StoreCorruptError, match=r"zarr\.json"):
+        PatchStore.open(store.path)

@@ -125,3 +125,31 @@ def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "text.tif").write_text("no raster")
     with pytest.raises(LabelError, match=r"text\.tif"):
         LabelRaster.on_grid(tmp_path / "text.tif", _scene())
+
+
+def test_class_0_is_not_lost_where_another_number_means_unlabelled(tmp_path: Path) -> None:
+    values = np.full((20, 30), 255, "uint8")
+    values[3, 4] = 0
+    labels = LabelRaster.on_grid(_raster(tmp_path / "l.tif", values), _scene(crs=None), unlabelled=255)
+    with pytest.raises(LabelError, match="class 0 would be lost"):
+        _read_all(labels)
+
+
+def test_sparse_finer_labels_mean_the_same_with_and_without_a_crs(tmp_path: Path) -> None:
+    fine = np.zeros((60, 90), "uint8")
+    fine[1::3, 1::3] = 4
+    placed = _raster(tmp_path / "a.tif", fine, UTM, from_origin(366000, 5810000, 10, 10))
+    plain = _raster(tmp_path / "b.tif", fine)
+    assert (_read_all(LabelRaster.on_grid(placed, _scene())) == 0).all()
+    assert (_read_all(LabelRaster.on_grid(plain, _scene(crs=None))) == 0).all()
+
+
+def test_labels_that_refer_to_other_files_are_refused(tmp_path: Path) -> None:
+    target = _raster(tmp_path / "l.tif", np.ones((20, 30), "uint8"))
+    vrt = tmp_path / "l.vrt"
+    vrt.write_text(
+        '<VRTDataset rasterXSize="30" rasterYSize="20"><VRTRasterBand dataType="Byte" band="1"><SimpleSource>'
+        f"<SourceFilename>{target}</SourceFilename></SimpleSource></VRTRasterBand></VRTDataset>"
+    )
+    with pytest.raises(LabelError, match=r"l\.vrt"):
+        LabelRaster.on_grid(vrt, _scene(crs=None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import warnings
@@ -16,7 +17,7 @@ from rasterio.crs import CRS
 from bandstream.pipeline.errors import BandstreamWarning, FormatError, SceneNotFoundError, TruncatedFileError
 from bandstream.pipeline.readers import open_scene
 from bandstream.pipeline.readers.envi import class_table, read_header
-from bandstream.pipeline.scene import nodata_values, scale_offset, scene_crs, scene_transform
+from bandstream.pipeline.scene import nodata_values, scale_offset, scene_crs, scene_transform, summary
 
 DTYPES = {1: "u1", 2: "i2", 3: "i4", 4: "f4", 5: "f8", 12: "u2", 13: "u4", 14: "i8", 15: "u8"}
 ORDERS = {"bsq": (2, 0, 1), "bil": (0, 2, 1), "bip": (0, 1, 2)}
@@ -90,6 +91,7 @@ def test_header_and_data_file_lead_to_the_same_scene(tmp_path, given, kind):
     ds = open_scene(kind(tmp_path / given))
     assert np.array_equal(ds["data"].values, np.arange(60).reshape(SHAPE))
     assert ds.attrs["files"] == [str(tmp_path / "scene.hdr"), str(tmp_path / "scene.img")]
+    assert "block_bytes" not in ds.attrs  # raw numbers are read without decoding
     assert (ds.attrs["scene_id"], ds.attrs["reader"]) == ("scene", "envi")
     assert ds.attrs["source"] == str(tmp_path / given)
 
@@ -233,6 +235,19 @@ def test_an_ignore_value_that_is_no_number_warns(tmp_path):
         assert "nodata" not in open_scene(write(tmp_path, data_ignore_value="none")).attrs
 
 
+@pytest.mark.parametrize("text", ["inf", "-Infinity", "1e999"])
+def test_an_infinite_ignore_value_warns(tmp_path, text):
+    with pytest.warns(BandstreamWarning, match=f"data ignore value = '{text}' is no finite number"):
+        ds = open_scene(write(tmp_path, code=4, data_ignore_value=text))
+    assert "nodata" not in ds.attrs
+
+
+@pytest.mark.parametrize("entry", ["nan", "inf", "-inf"])
+def test_bad_bands_that_are_no_finite_numbers_are_refused(tmp_path, entry):
+    with pytest.raises(FormatError, match=rf"scene\.hdr: `bbl` holds {entry} for band 2"):
+        open_scene(write(tmp_path, bbl=f"{{1, {entry}, 0}}"))
+
+
 def test_options_replace_what_the_header_says(tmp_path):
     header = write(tmp_path, data_ignore_value="-1", reflectance_scale_factor="10000")
     ds = open_scene(header, nodata=7, scale=[1, 2, 3], offset=5, quantity="radiance", units="W m-2 sr-1 um-1")
@@ -322,6 +337,38 @@ def test_an_arbitrary_grid_has_no_crs_and_no_warning(tmp_path):
 def test_map_info_without_numbers_is_refused(tmp_path):
     with pytest.raises(FormatError, match="six numbers"):
         open_scene(write(tmp_path, map_info="{UTM, 1, 1, east, 0, 2, 2}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("1, 1, nan, 0, 2, 2", "easting of map info = nan"),
+        ("1, 1, 0, -inf, 2, 2", "northing of map info = -inf"),
+        ("1e999, 1, 0, 0, 2, 2", "tie point column of map info = inf"),
+        ("1, 1, 0, 0, 0, 2", "pixel width of map info = 0; allowed: a finite number other than 0"),
+        ("1, 1, 0, 0, 2, 1e200", r"pixel height of map info = 1e\+200"),
+        ("1, 1, 0, 0, 2, 2, rotation=nan", "rotation of map info = nan"),
+        ("1, 1, 0, 0, 2, 2, rotation=inf", "rotation of map info = inf"),
+    ],
+)
+def test_map_info_that_makes_no_grid_warns_and_leaves_no_transform(tmp_path, text, named):
+    numbers, _, rotation = text.partition(", rotation")
+    rest = f", rotation{rotation}" if rotation else ""
+    header = write(tmp_path, map_info=f"{{UTM, {numbers}, 33, North, WGS-84{rest}}}")
+    with pytest.warns(BandstreamWarning, match=named):
+        ds = open_scene(header)
+    assert scene_transform(ds) is None
+    assert scene_crs(ds) == CRS.from_epsg(32633)
+    assert np.array_equal(ds["data"].values, np.arange(60).reshape(SHAPE))
+    json.dumps(summary(ds), allow_nan=False)
+
+
+def test_an_infinite_zone_is_an_unknown_projection(tmp_path):
+    with pytest.warns(BandstreamWarning, match="is not known; the scene has no CRS"):
+        assert (
+            scene_crs(open_scene(write(tmp_path, map_info="{UTM, 1, 1, 0, 0, 2, 2, inf, North, WGS-84}")))
+            is None
+        )
 
 
 def test_class_names_hold_equals_signs_and_colours_follow_them(tmp_path):

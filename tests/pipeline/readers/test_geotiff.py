@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import warnings
+from contextlib import contextmanager
+from pathlib import Path
 
 import dask
 import numpy as np
@@ -105,6 +109,109 @@ def test_huge_blocks_are_cut_with_a_warning(tmp_path, monkeypatch):
     path = write(tmp_path / "a.tif", tiled=True, blockxsize=16, blockysize=16)
     with pytest.warns(BandstreamWarning, match=r"decoded 4 times; rewrite it with tiles"):
         assert open_scene(path)["data"].data.chunks[0] == (4,) * 10
+
+
+def test_the_bytes_of_a_block_count_all_bands_only_where_it_holds_them(tmp_path):
+    """Decoded block + compressed block + cached bands, for a plain file of blocks that GDAL's cache holds."""
+    one = 48 * 2 * 32  # a band of a strip of 32 rows
+    cached = 3 * one
+    plain = write(tmp_path / "a.tif", interleave="pixel", blockysize=32)
+    assert open_scene(plain).attrs["block_bytes"] == 3 * one + cached
+    plain = write(tmp_path / "b.tif", interleave="band", blockysize=32)
+    assert open_scene(plain).attrs["block_bytes"] == one + cached
+    tiled = write(tmp_path / "c.tif", interleave="pixel", tiled=True, blockxsize=32, blockysize=16)
+    assert open_scene(tiled).attrs["block_bytes"] == 3 * 32 * 16 * 2 + 2 * 3 * 32 * 16 * 2
+    packed = write(tmp_path / "d.tif", interleave="pixel", blockysize=32, compress="deflate")
+    size = min(packed.stat().st_size, 3 * one)
+    assert open_scene(packed).attrs["block_bytes"] == 3 * one + size + cached
+
+
+_PEAK = """
+import sys
+from bandstream.pipeline.readers import open_scene
+def status(key):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key))
+small, big = (open_scene(path) for path in sys.argv[1:])
+small["data"].data[:4].compute(scheduler="sync")
+before = status("VmRSS")
+out = big["data"].data[:4].compute(scheduler="sync")
+print(status("VmHWM") - before, out.nbytes, big.attrs["block_bytes"])
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's peak of memory")
+@pytest.mark.parametrize("interleave", ["pixel", "band"])
+def test_reading_a_window_of_a_huge_block_holds_no_more_than_its_bytes(tmp_path, interleave):
+    values = np.random.default_rng(0).integers(0, 30_000, (512, 512, 64)).astype("int16")
+    profile = {"interleave": interleave, "blockysize": 512, "compress": "deflate", "zlevel": 1}
+    paths = [write(tmp_path / "small.tif"), write(tmp_path / "big.tif", values, **profile)]
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK, *map(str, paths)], check=True, capture_output=True, text=True
+    )
+    grown, window, allowed = map(int, done.stdout.split())
+    chunk = 16 * 2**20  # `data` is read by chunks of up to this size, of which the window is a part
+    assert grown <= allowed + window + chunk + 4 * 2**20
+    if interleave == "pixel":
+        assert grown > values.nbytes  # the block is decoded whole indeed
+
+
+def test_all_bands_of_a_window_are_read_in_one_call(tmp_path, monkeypatch):
+    """So that a block that holds all bands is decoded once per chunk, not once per band."""
+    calls = []
+    lend = raster.pooled_raster
+
+    class Counting:
+        def __init__(self, handle):
+            self.handle = handle
+
+        def read(self, bands, **options):
+            calls.append(list(bands))
+            return self.handle.read(bands, **options)
+
+    @contextmanager
+    def counting(*args, **kwargs):
+        with lend(*args, **kwargs) as handle:
+            yield Counting(handle)
+
+    monkeypatch.setattr(raster, "pooled_raster", counting)
+    ds = open_scene(write(tmp_path / "a.tif", interleave="pixel"))
+    ds["data"].data.compute(scheduler="sync")
+    assert calls == [[1, 2, 3]] * ds["data"].data.numblocks[0]
+
+
+def test_every_sidecar_that_decides_content_is_listed(tmp_path):
+    path = write(tmp_path / "a.tif", crs=None, transform=None)
+    (tmp_path / "a.tfw").write_text("30\n0\n0\n-30\n500015\n5799985\n")
+    (tmp_path / "a.tif.aux.xml").write_text(
+        "<PAMDataset><Metadata><MDI key='bbl'>1, 0, 1</MDI></Metadata></PAMDataset>"
+    )
+    (tmp_path / "a.txt").write_text("no sidecar")
+    write(tmp_path / "a.tif.ovr", np.zeros((20, 24, 3), "int16"), crs=None, transform=None)
+    with rasterio.open(path) as theirs:
+        assert str(tmp_path / "a.tif.ovr") in theirs.files
+    ds = open_scene(path)
+    assert ds.attrs["files"][0] == str(path)
+    assert {*ds.attrs["files"]} == {str(tmp_path / name) for name in ("a.tif", "a.tfw", "a.tif.aux.xml")}
+    assert ds["good_band"].values.tolist() == [True, False, True]
+    assert scene_transform(ds) == PLACE["transform"]
+
+
+@pytest.mark.parametrize(
+    "six", [(np.nan, 0, 0, 0, -1, 0), (1, 0, np.inf, 0, -1, 0), (1, 0, np.nan, 0, -1, 0)]
+)
+def test_a_transform_that_makes_no_grid_warns_and_is_left_out(tmp_path, six):
+    path = write(tmp_path / "a.tif", transform=Affine(*six))
+    with pytest.warns(BandstreamWarning, match=r"a\.tif: its transform .* makes no grid"):
+        ds = open_scene(path)
+    assert scene_transform(ds) is None
+    assert scene_crs(ds) == PLACE["crs"]
+
+
+def test_bad_bands_of_a_tag_are_finite_numbers(tmp_path):
+    with pytest.raises(FormatError, match=r"a\.tif: `bbl` holds nan for band 2"):
+        open_scene(write(tmp_path / "a.tif", tags={"ENVI": {"bbl": "{1, nan, 1}"}}))
 
 
 def test_nodata_scales_offsets_and_names_come_from_the_file(tmp_path):
@@ -252,6 +359,23 @@ def test_threads_read_at_once_and_handles_stay_few(tmp_path):
     assert failures == []
     assert raster._POOL.count <= raster._POOL.limit
     assert raster._POOL.count == sum(len(handles) for handles in raster._POOL.idle.values())
+
+
+def test_idle_handles_hold_few_blocks_but_the_last_one_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(raster, "_POOL", pool := raster._RasterPool(limit=32, limit_bytes=5_000))
+    values, block = np.zeros((40, 48, 3), "int16"), 32 * 48 * 3 * 2
+    scenes = [
+        open_scene(write(tmp_path / f"{i}.tif", values, interleave="pixel", blockysize=32)) for i in range(3)
+    ]
+    for ds in scenes:
+        ds["data"].data.compute(scheduler="sync")
+        assert (pool.count, pool.held) == (1, block)
+    ((path, *_),) = pool.idle
+    assert str(path) == scenes[-1].attrs["source"]
+    pool.limit_bytes = 2 * block
+    for ds in scenes:
+        ds["data"].data.compute(scheduler="sync")
+    assert (pool.count, pool.held) == (2, 2 * block)
 
 
 def test_a_scene_can_be_pickled(tmp_path):

@@ -51,6 +51,16 @@ def test_tiles_side_by_side_are_the_whole_picture(tmp_path):
     assert sorted(open_scene(paths).attrs["files"]) == sorted(str(p) for p in paths)
 
 
+def test_the_bytes_of_a_block_are_those_of_the_worst_tile(tmp_path):
+    paths = [
+        tile(tmp_path, "a", A, A, interleave="pixel", blockysize=1),
+        tile(tmp_path, "b", A, B, interleave="pixel", blockysize=20, compress="deflate"),
+        tile(tmp_path, "c", A, C, interleave="band", blockysize=1),
+    ]
+    singles = [open_scene(path).attrs["block_bytes"] for path in paths]
+    assert open_scene(paths).attrs["block_bytes"] == max(singles) == singles[1]
+
+
 def test_gaps_are_nodata_and_rasterio_merges_to_the_same(tmp_path):
     paths = [
         tile(tmp_path, "a", A, B),
