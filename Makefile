@@ -23,6 +23,7 @@ SOURCES := pyproject.toml README.md LICENSE $(shell find $(PACKAGES) -name __pyc
 
 demo: $(VENV)/.installed
 	$(BIN)/bandstream demo --out demo
+	@echo "next: . $(VENV)/bin/activate, then the steps in README.md"
 
 # One BLAS thread: the suite's arrays are small, and its worker processes would fight over the cores.
 test: $(VENV)/.installed

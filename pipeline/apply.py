@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import StoreSchemaError
+from .errors import BandstreamWarning, StoreSchemaError
 from .scene import check_scene
 from .stages.calibrate import calibration
 from .stages.chain import BoundChain
@@ -102,7 +103,15 @@ def _require_bands(scene: xr.Dataset, store: PatchStore) -> None:
             f"{chain.source_bands}. Take a scene of the same sensor and product."
         )
     centres = store.wavelength_nm
-    if centres is None or "wavelength" not in scene.coords:
+    if centres is None:
+        return
+    if "wavelength" not in scene.coords:
+        warnings.warn(
+            f"{name} tells no wavelengths; its {chain.source_bands} bands are taken for those of the scenes that the "
+            "store was made from.",
+            BandstreamWarning,
+            stacklevel=4,
+        )
         return
     own = scene["wavelength"].values[chain.kept]
     width = scene["fwhm"].values[chain.kept] if "fwhm" in scene.coords else np.full(len(own), 10.0)

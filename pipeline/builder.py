@@ -75,7 +75,8 @@ def build(workflow: str | Path | dict[str, Any], *, quiet: bool = True, **overri
     """
     pairs = [f"{name.replace('__', '.')}={json.dumps(value)}" for name, value in overrides.items()]
     result = run_build(workflow, pairs, quiet=quiet)
-    tell(() if quiet else result.notes)
+    state = "reused" if result.reused else "built"
+    tell(() if quiet else [*result.notes, f"store {result.path}: {state}, {result.tiles} tiles"])
     assert result.store is not None
     return result.store
 

@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it, so that `bandstream --help`
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import warnings
 from importlib.metadata import entry_points, version
@@ -17,13 +18,11 @@ import typer
 from .errors import BandstreamError, BandstreamWarning
 
 EXIT_CODES = """
-Exit codes: 0 done; 2 wrong usage; 10 configuration; 20 scene, 21 file not found, 22 format, 23 truncated file,
+Exit codes: 0 done; 1 the system refused; 2 wrong usage; 10 configuration; 20 scene, 21 file not found, 22 format, 23 truncated file,
 24 labels; 30 empty split, 31 all pixels masked; 40 store, 41 store not found, 42 store unfinished, 43 store damaged,
 44 store busy, 45 store does not fit; 50 memory budget; 60 training, 61 other run in the folder, 62 checkpoint,
 63 diverged; 130 interrupted.
 """
-UNEXPECTED = 70
-
 app = typer.Typer(
     help="From raw hyperspectral scenes to trained 3D networks, out of core and within a memory budget.",
     epilog=EXIT_CODES,
@@ -93,13 +92,12 @@ def run(
         return
     for note in () if quiet else result.notes:
         print(note)
-    state = "reused" if result.reused else "would be built" if dry_run else "built"
-    peak = (
-        f", predicted peak {result.predicted_peak_bytes / 2**20:.0f} MiB"
-        if result.predicted_peak_bytes
-        else ""
+    state = "reused" if result.reused else "would be built" if dry_run else f"built in {result.seconds:.1f} s"
+    mib = result.predicted_peak_bytes / 2**20
+    print(
+        f"store {result.path}\n      {state}, {result.tiles} tiles"
+        + (f", predicted peak {mib:.0f} MiB" if mib else "")
     )
-    print(f"store {result.path}: {state}, {result.tiles} tiles, {result.seconds:.1f} s{peak}")
 
 
 @app.command()
@@ -151,6 +149,7 @@ def scene_info(
     as_json: Json = False,
 ) -> None:
     """Say what a scene is, which reader takes it and why."""
+    from .progress import runs_of
     from .readers import open_scene
     from .scene import summary
 
@@ -158,6 +157,9 @@ def scene_info(
     if as_json:
         _print_json(found)
         return
+    found.pop("warnings")  # told already
+    files = found.pop("files")
+    found["files"] = files if len(files) < 4 else f"{len(files)} files, {files[0]} to {files[-1]}"
     wavelength, fwhm, good = (found.pop(key, None) for key in ("wavelength_nm", "fwhm_nm", "good_band"))
     for key, value in found.items():
         if value not in (None, "", []):
@@ -167,7 +169,8 @@ def scene_info(
     if fwhm:
         print(f"fwhm       {min(fwhm):.2f} to {max(fwhm):.2f} nm")
     if good and not all(good):
-        print(f"bad bands  {len(good) - sum(good)} of {len(good)} are listed as bad")
+        bad = [number for number, is_good in enumerate(good, 1) if not is_good]
+        print(f"bad bands  {len(bad)} of {len(good)} are listed as bad (1-based): {runs_of(bad)}")
 
 
 @scene_app.command("quicklook")
@@ -180,7 +183,9 @@ def scene_quicklook(
     from .pictures import quicklook
     from .readers import open_scene
 
-    quicklook(open_scene(path), out, kind="cir" if infrared else "true")
+    scene = open_scene(path)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    quicklook(scene, out, kind="cir" if infrared else "true")
     print(out)
 
 
@@ -220,15 +225,13 @@ def store_list(
 def store_info(path: Annotated[Path, typer.Argument(help="Store.")], as_json: Json = False) -> None:
     """Say what a store holds and what it was made from."""
     from .store import PatchStore
-    from .storeinfo import describe
+    from .storeinfo import describe, lines
 
     found = describe(PatchStore.open(path))
     if as_json:
         _print_json(found)
-        return
-    for key, value in found.items():
-        if not isinstance(value, list) or len(value) <= 12:
-            print(f"{key:22s} {json.dumps(value) if isinstance(value, (dict, list)) else value}")
+    else:
+        print("\n".join(lines(found)))
 
 
 @store_app.command("verify")
@@ -281,20 +284,32 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
     print(f"{prefix}: {message}", file=sys.stderr)
 
 
+class _InterruptedByUser(BaseException):
+    """Ctrl-C; KeyboardInterrupt would be swallowed by the command line library, which ends without a word."""
+
+
+def _interrupt(*_: Any) -> None:
+    raise _InterruptedByUser
+
+
 def main() -> None:
     """Run the command line; every error made on purpose ends as one paragraph and its own exit code."""
     for point in entry_points(group="bandstream.commands"):
         point.load()(app)
     warnings.showwarning = _show_warning
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         app(prog_name="bandstream")
     except BandstreamError as error:
         print(f"bandstream: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except _InterruptedByUser:
         print("bandstream: interrupted; run the same command again to go on.", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         # whoever read our output has had enough
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        print(f"bandstream: the system refused: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -167,7 +167,9 @@ def parse(model: type[Model], data: Any, where: str) -> Model:
         return model.model_validate(data)
     except pydantic.ValidationError as error:
         lines = [_explain(model, item) for item in error.errors()[:8]]
-        raise ConfigError(f"{where}: " + " ".join(lines)) from error
+        # what is allowed at a place is said once
+        once = [line if line not in lines[:n] else "" for n, line in enumerate(lines)]
+        raise ConfigError(f"{where}: " + " ".join(filter(None, once))) from error
 
 
 def _explain(model: type[StrictModel], item: Any) -> str:

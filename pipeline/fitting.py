@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .engine import Engine, fold
 from .errors import BandstreamWarning, ConfigError, EmptySplitError, NoValidPixelsError
+from .progress import runs_of
 from .reading import read_block
 from .scene import invalid_mask, scale_offset
 from .sources import OpenScene
@@ -270,17 +271,22 @@ def _fit_stages(workflow: Workflow, moments: Moments) -> Iterator[Stage]:
 def _band_notes(
     statistics: BandStatistics, bands: NDArray[np.int64], constant: NDArray[np.int64]
 ) -> list[str]:
-    invalid = 1 - statistics.valid / statistics.considered
+    # the border of a scene has no data in any band, which says nothing about a band
+    inner = statistics.considered - statistics.blank
+    invalid = 1 - statistics.valid / max(1, inner)
     absent = bands[~statistics.present]
     partly = bands[statistics.present & (invalid > _REPORTED_INVALID)]
     notes: list[str] = []
+    if statistics.blank:
+        share = statistics.blank / statistics.considered
+        notes.append(f"{share:.1%} of the training pixels have no data in any band; they are masked")
     for found, what in (
         (absent, "without data in every training pixel"),
         (constant, "constant over the training pixels"),
         (partly, f"without data in more than {_REPORTED_INVALID:.0%} of the training pixels"),
     ):
         if len(found):
-            notes.append(f"bands {format_bands(found)} (1-based) are {what}")
+            notes.append(f"bands {runs_of([int(band) + 1 for band in found])} (1-based) are {what}")
     return notes
 
 
@@ -303,15 +309,3 @@ def _check_reflectance(moments: Moments) -> None:
             BandstreamWarning,
             stacklevel=3,
         )
-
-
-def format_bands(bands: NDArray[np.int64]) -> str:
-    """Write 0-based band numbers as 1-based runs, ``130-135, 140``."""
-    numbers = [int(band) + 1 for band in bands]
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

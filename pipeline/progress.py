@@ -1,10 +1,10 @@
-"""Progress for people: a bar on a terminal, a line now and then in a log, nothing when quiet."""
+"""What is told to people while work goes on. Progress: a bar on a terminal, a line now and then in a log, nothing when quiet."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 
 LINE_EVERY_SECONDS = 10.0
@@ -14,6 +14,17 @@ def tell(lines: Iterable[str]) -> None:
     """Print lines for people, where progress goes too."""
     for line in lines:
         print(line, file=sys.stderr, flush=True)
+
+
+def runs_of(numbers: Sequence[int]) -> str:
+    """Write rising numbers as runs, ``130-135, 140``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 class Progress:

@@ -120,13 +120,14 @@ class BandStatistics:
     """
 
     considered: int  #: training pixels looked at, valid or not
+    blank: int  #: of them, pixels without data in any band
     valid: NDArray[np.int64]  #: (bands,) of them, pixels with data in the band
     groups: Mapping[bytes, Moments] = field(default_factory=dict[bytes, Moments])
 
     @classmethod
     def empty(cls, bands: int) -> BandStatistics:
         """Return the statistics of no pixel."""
-        return cls(0, np.zeros(bands, np.int64))
+        return cls(0, 0, np.zeros(bands, np.int64))
 
     @classmethod
     def of(
@@ -148,14 +149,15 @@ class BandStatistics:
         bands, count = values_bp.shape
         if invalid_bp is None:
             present = np.ones(bands, bool)
-            valid = np.full(bands, count, np.int64)
+            valid, blank = np.full(bands, count, np.int64), 0
             moments = Moments.of(values_bp, full=full)
         else:
             valid = count - invalid_bp.sum(axis=1, dtype=np.int64)
+            blank = int(invalid_bp.all(axis=0).sum())
             present = valid > 0 if judge else np.ones(bands, bool)
             keep = ~invalid_bp[present].any(axis=0) if present.any() else np.zeros(count, bool)
             moments = Moments.of(values_bp[np.ix_(present, keep)], full=full)
-        return cls(count, valid, {present.tobytes(): moments} if count else {})
+        return cls(count, blank, valid, {present.tobytes(): moments} if count else {})
 
     def affine(self, scale: F8, offset: F8) -> BandStatistics:
         """Return the statistics of ``value * scale + offset`` (bands,)."""
@@ -163,14 +165,16 @@ class BandStatistics:
         for pattern, moments in self.groups.items():
             present = np.frombuffer(pattern, bool)
             changed[pattern] = moments.affine(scale[present], offset[present])
-        return BandStatistics(self.considered, self.valid, changed)
+        return BandStatistics(self.considered, self.blank, self.valid, changed)
 
     def merge(self, other: BandStatistics) -> BandStatistics:
         """Return the statistics of both; call in block order where bytes must repeat."""
         groups = dict(self.groups)
         for pattern, moments in other.groups.items():
             groups[pattern] = groups[pattern].merge(moments) if pattern in groups else moments
-        return BandStatistics(self.considered + other.considered, self.valid + other.valid, groups)
+        return BandStatistics(
+            self.considered + other.considered, self.blank + other.blank, self.valid + other.valid, groups
+        )
 
     @property
     def present(self) -> NDArray[np.bool_]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .finish import provenance_path
+from .progress import runs_of
 from .store import PatchStore
 
 
@@ -59,3 +60,47 @@ def describe(store: PatchStore) -> dict[str, Any]:
 
 def _plain(values: np.ndarray[Any, Any]) -> list[float | None]:
     return [None if np.isnan(value) else float(value) for value in values]
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """Return what `describe` found as lines for people."""
+    told = [f"{key:12s} {found[key]}" for key in ("store", "name", "fingerprint")]
+    told.append(
+        f"{'tiles':12s} {found['tiles']} of {found['tile_size']} + 2 x {found['halo']} pixels, {found['bands']} bands, "
+        f"{found['bytes'] / 2**20:.1f} MiB"
+    )
+    stages = [
+        f"{kind} {_settings(settings)}".strip()
+        for stage in found["stages"]
+        for kind, settings in stage.items()
+    ]
+    told += [f"{'stages' if not n else '':12s} {stage}" for n, stage in enumerate(stages)]
+    if found["dropped_bands"]:
+        told.append(f"{'dropped':12s} bands {runs_of(found['dropped_bands'])} (1-based)")
+    for name in ("wavelength_nm", "mean", "std"):
+        values = [value for value in found[name] or () if value is not None]
+        if values:
+            of = (
+                ""
+                if name == "wavelength_nm"
+                else f" over the bands ({found['calibrated_to'] or 'as stored'})"
+            )
+            told.append(f"{name:12s} {min(values):.5g} to {max(values):.5g}{of}")
+    told.append(f"{'split':12s} {_settings(found['split'])}")
+    told += [f"{'shared':12s} {pair}: {count:,} pixels" for pair, count in found["shared_pixels"].items()]
+    splits = [name for name, count in found["pixels"].items() if count]
+    told.append(" " * 13 + "".join(f"{'margin' if name == 'none' else name:>12s}" for name in splits))
+    told.append(f"{'pixels':13s}" + "".join(f"{found['pixels'][name]:>12,}" for name in splits))
+    for number, name in enumerate(found["classes"]):
+        told.append(
+            f"{name[:12]:13s}" + "".join(f"{found['labelled'][split][number]:>12,}" for split in splits)
+        )
+    told += [f"{'note':12s} {note}" for note in found["notes"]]
+    if found["provenance"]:
+        made = found["provenance"]
+        told.append(f"{'made':12s} {made['finished']} from {len(made['files'])} files; --json tells all")
+    return told
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in settings.items() if value is not None)

@@ -31,20 +31,17 @@ class Survey:
 
     def lines(self) -> list[str]:
         """Return what a build prints about the splits."""
-        told = [
-            f"{name}: {count:,} pixels"
-            + (f", {sum(self.labelled[name]):,} labelled" if self.class_names else "")
-            for name, count in self.pixels.items()
-            if count
+        lines: list[str] = []
+        for name, count in self.pixels.items():
+            if count:
+                labelled = f", {sum(self.labelled[name]):,} labelled" if self.class_names else ""
+                lines.append(f"{'margin' if name == 'none' else name}: {count:,} pixels{labelled}")
+        if not self.shared:
+            return [*lines, "shared pixels: 0 (every scene lies wholly in one split)"]
+        return [
+            *lines,
+            "shared pixels: " + ", ".join(f"{pair} {count:,}" for pair, count in self.shared.items()),
         ]
-        lines = ["splits: " + "; ".join(told)]
-        if self.shared:
-            lines.append(
-                "shared pixels: " + ", ".join(f"{pair} {count:,}" for pair, count in self.shared.items())
-            )
-        else:
-            lines.append("shared pixels: 0 (every scene lies wholly in one split)")
-        return lines
 
 
 def survey(workflow: Workflow, scenes: Sequence[OpenScene], names: list[str] | None) -> Survey:
@@ -211,6 +208,15 @@ def _box(item: OpenScene) -> _Box | None:
 
 def _require_training(workflow: Workflow, found: Survey, *, labels: bool) -> None:
     counts = ", ".join(f"{name} {count:,}" for name, count in found.pixels.items())
+    if isinstance(workflow.split, BlocksSplit):
+        empty = [name for name, share in workflow.split.fractions.items() if share and not found.pixels[name]]
+        if empty and found.pixels["train"]:
+            warnings.warn(
+                f"No pixel is left for {' and '.join(empty)} (pixels by split: {counts}); make split.block (now "
+                f"{workflow.split.block}) smaller, so that there are more blocks to deal.",
+                BandstreamWarning,
+                stacklevel=2,
+            )
     if not found.pixels["train"]:
         hint = {
             "blocks": "make split.block larger, split.margin or tiles.halo smaller, or fractions.train larger",

@@ -284,6 +284,10 @@ def load_workflow(
         data, where, base = source, "the workflow", Path.cwd()
     else:
         data, where, base = load_yaml(source), str(source), Path(source).resolve().parent
+        if "scenes" not in data and (
+            "workflow" in data or ("store" in data and isinstance(data["store"], str))
+        ):
+            raise ConfigError(f"{source} is an experiment, no workflow; use `bandstream train {source}`.")
     workflow = parse(Workflow, apply_overrides(_long_form(data), overrides), where)
     bases = [base] if base == Path.cwd() else [base, Path.cwd()]
     return workflow, bases

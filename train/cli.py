@@ -228,7 +228,10 @@ def _print_run(result: RunResult) -> None:
         table.add_row(
             line["split"], str(line["pixels"]), *("-" if n is None else f"{n:.4f}" for n in numbers)
         )
-    Console().print(table)
+    if table.row_count:
+        Console().print(table)
+    else:
+        print("the store has no validation or test pixels: nothing to score")
     state = "trained" if result.trained else "was finished before; nothing done"
     print(
         f"run   {result.path}: {state}, {summary['steps']} steps in {summary['epochs']} epochs, "

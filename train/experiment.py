@@ -238,7 +238,13 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
         The file is not valid, or what it names does not exist.
     """
     path = Path(path)
-    experiment = parse(Experiment, apply_overrides(load_yaml(path), overrides), str(path))
+    data = load_yaml(path)
+    if "scenes" in data:
+        raise ConfigError(
+            f"{path} is a workflow, no experiment; use `bandstream run {path}`, or name it under `workflow:` in an "
+            "experiment."
+        )
+    experiment = parse(Experiment, apply_overrides(data, overrides), str(path))
     here, there = Path.cwd(), path.resolve().parent
     found: dict[str, str] = {}
     if experiment.workflow is not None:

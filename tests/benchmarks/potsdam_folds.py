@@ -11,6 +11,7 @@ on all fifteen, on the same standardised spectra (218 bands). Interval: 10,000 p
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 import warnings
@@ -159,6 +160,11 @@ def one_table(assignment: int, seed: int, say: Callable[[str], None] = print) ->
                 Path(scratch) / f"fold{fold}" / "x", folder, labels, test, seed
             ).items():
                 pooled.setdefault(name, {}).update(found)
+            print(
+                f"fold {fold + 1} of {FOLDS}: {time.perf_counter() - started:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
     sizes = np.array([(values > 0).sum() for values in labels.values()], float)
     reference = score(labels, pooled["ridge"])[2]
     say(

@@ -570,3 +570,29 @@ def test_root_metadata_that_were_replaced_are_named(flow: Flow, damage: str) -> 
     (store.path / "zarr.json").write_text(damage)
     with pytest.raises(StoreCorruptError, match=r"zarr\.json"):
         PatchStore.open(store.path)
+
+
+def test_a_border_without_data_is_told_apart_from_bands_without_data(flow: Flow, made: MadeScene) -> None:
+    notes = run_build(_with(flow, split={"by": "none"}), quiet=True).notes
+    blank = (made.raw_yxb[:, :, ~made.bad] == NODATA).all(axis=2).mean()
+    assert f"{blank:.1%} of the training pixels have no data in any band" in notes[0]
+    assert not any("more than 5%" in note for note in notes)
+
+
+def test_a_split_that_was_asked_for_and_gets_no_pixel_is_told(flow: Flow) -> None:
+    with pytest.warns(BandstreamWarning, match="No pixel is left for validation and test"):
+        build(_with(flow, split={"by": "blocks", "block": 500}))
+
+
+def test_a_scene_without_wavelengths_is_transformed_with_a_warning(flow: Flow, made: MadeScene) -> None:
+    store = build(flow)
+    scene = open_scene(made.path).drop_vars("wavelength")
+    with pytest.warns(BandstreamWarning, match="tells no wavelengths"):
+        transform(scene, store)
+
+
+def test_an_experiment_given_as_a_workflow_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text("version: 1\nname: x\nworkflow: flow.yaml\n")
+    with pytest.raises(ConfigError, match="use `bandstream train"):
+        run_build(path)
