@@ -75,6 +75,14 @@ def survey(workflow: Workflow, scenes: Sequence[OpenScene], names: list[str] | N
         shared,
     )
     _warn_of_overlaps(scenes)
+    occurring = int(np.count_nonzero(sum(labelled.values())))
+    if classes > 2 * occurring + 10:
+        warnings.warn(
+            f"The labels hold {occurring} classes with numbers up to {classes}; if {classes} means that there is no label, "
+            "set labels.unlabelled to it.",
+            BandstreamWarning,
+            stacklevel=2,
+        )
     _require_training(workflow, result, labels=any(item.labels for item in scenes))
     return result
 

@@ -596,3 +596,12 @@ def test_an_experiment_given_as_a_workflow_is_named(tmp_path: Path) -> None:
     path.write_text("version: 1\nname: x\nworkflow: flow.yaml\n")
     with pytest.raises(ConfigError, match="use `bandstream train"):
         run_build(path)
+
+
+def test_a_number_far_above_the_classes_is_asked_about(flow: Flow, made: MadeScene) -> None:
+    with rasterio.open(made.labels_path, "r+") as raster:
+        raster.write(np.where(made.labels == 0, 255, made.labels).astype(np.uint8), 1)
+    with pytest.warns(BandstreamWarning, match="5 classes with numbers up to 255"):
+        build(flow)
+    flow["scenes"][0]["labels"] = {"path": str(made.labels_path), "unlabelled": 255}
+    assert build(flow).classes == 4
