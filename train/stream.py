@@ -31,6 +31,9 @@ _ORDER_SAMPLES = (
     4096  # samples whose order is computed at once: numpy's overhead is spread, the arrays stay in cache
 )
 
+#: Decoded blocks that a stream may keep beyond what its order needs.
+KEPT_BYTES = 256 << 20
+
 
 class PatchStream(IterableDataset[Batch]):
     """Batches of a store's samples, every sample once per epoch.
@@ -277,10 +280,13 @@ class PatchStream(IterableDataset[Batch]):
                 yield _as_batch(step, samples)
 
     def _blocks(self, world_size: int) -> BlockPool:
-        """The pool, with as many slots as the order needs on this rank, at most all blocks."""
+        """The pool, with as many slots as the order needs on this rank, or as fit into `KEPT_BYTES`; at most all blocks."""
         lanes = self._position.lanes // math.gcd(self._position.lanes, world_size)
         slots = 2 * lanes * self._position.window if self.shuffle else 2
-        slots = min(slots, int(np.count_nonzero(self._set.block_samples)))
+        side = self.store.tile_size + 2 * self.store.halo
+        block_bytes = self.store.chunk_tiles * self.store.bands * side**2 * 4
+        # a store that fits is decoded once, and every later epoch reads memory
+        slots = min(max(slots, KEPT_BYTES // block_bytes), int(np.count_nonzero(self._set.block_samples)))
         if self._pool is None or self._pool.slots != slots:
             self._pool = BlockPool(self._set, slots)
         return self._pool
