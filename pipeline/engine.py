@@ -64,12 +64,19 @@ class Engine:
 
         `count` tasks whose key starts with ``work-`` move the progress bar.
         """
+        from concurrent.futures import ThreadPoolExecutor
+
         import dask
         from threadpoolctl import threadpool_limits
 
         # one BLAS thread per task: the tasks share the cores already, and results must not depend on the count
         with progress(description, count, quiet=quiet) as bar, _counting(bar), threadpool_limits(1):
-            return list(dask.compute(*tasks, scheduler="threads", num_workers=self.tasks_at_once))
+            pool = ThreadPoolExecutor(self.tasks_at_once)
+            try:
+                return list(dask.compute(*tasks, scheduler="threads", pool=pool))
+            finally:
+                # after an error or Ctrl-C other tasks still run: whoever comes next must not meet their writes
+                pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
