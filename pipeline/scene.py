@@ -4,7 +4,9 @@ Every reader ends in `make_scene`, and everything after the readers looks at a s
 this module. A scene holds
 
 - `data(y, x, band)`: Dask-backed, in the file's own number type (native byte order) and not yet scaled;
-- `valid(y, x)`: the pixel holds data in at least one band;
+- `valid(y, x)`: the pixel holds data in at least one band (or what the product, or a mask, says: `valid_rule`);
+- `quality_*(y, x)`: the product's own quality layers; `lat(y, x)` and `lon(y, x)` in degrees where the cube is in
+  sensor geometry; `glt_row` and `glt_col (ortho_y, ortho_x)` where the product tells which pixel belongs where on earth;
 - coordinates `wavelength(band)` and `fwhm(band)` in nm (left out where unknown), `good_band(band)`,
   `band_name(band)`, `y`, `x`, and `spatial_ref` (a CF grid mapping) where the place on earth is known;
 - `nodata`, `scale` and `offset` as attributes when they are the same for all bands, else as coordinates of `band`,
@@ -16,7 +18,7 @@ Wavelengths need not be ascending: detectors overlap, and some files list bands 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import dask.array as da
@@ -42,6 +44,10 @@ SHORTEST_NM = 100.0
 """Wavelengths below this are micrometres that somebody took for nanometres."""
 
 
+Layer = da.Array | tuple[da.Array, dict[str, Any]]
+"""A lazy plane (y, x), with attributes if there are any."""
+
+
 def make_scene(
     data_yxb: da.Array,
     *,
@@ -58,6 +64,10 @@ def make_scene(
     quantity: str = "other",
     units: str = "",
     valid_yx: da.Array | None = None,
+    quality: Mapping[str, Layer] | None = None,
+    layers: Mapping[str, Layer] | None = None,
+    lat_yx: da.Array | None = None,
+    lon_yx: da.Array | None = None,
     **attrs: Any,
 ) -> xr.Dataset:
     """Put a lazy cube and what is known about it into a scene.
@@ -79,7 +89,12 @@ def make_scene(
     quantity, units
         One of `QUANTITIES`, and the unit of the physical value.
     valid_yx
-        Lazy bool (y, x), when the product brings it; else derived from `nodata` and the finite numbers.
+        Lazy bool (y, x), when it is not simply derived from `nodata` and the finite numbers.
+    quality, layers
+        Lazy arrays (y, x) by name, or (array, attributes): quality layers become `quality_<name>`, other layers (such
+        as `sun_zenith` in degrees) keep their name.
+    lat_yx, lon_yx
+        Lazy latitude and longitude of the pixel centres in degrees (WGS 84), for a cube in sensor geometry.
     **attrs
         Further attributes, such as `scene_id`, `source`, `files`, `reader`, `sensor`; None values are left out.
 
@@ -114,13 +129,29 @@ def make_scene(
             _put_per_band(coords, kept, name, np.asarray(value, np.float64), bands)
     nodata_b = _spread(None if nodata is None else np.asarray(nodata, np.float64), bands, np.nan)
     valid = _lazy_valid(data_yxb, nodata_b) if valid_yx is None else valid_yx
+    if valid_yx is not None:
+        kept["valid_rule"] = "product"
+    named = {f"quality_{name}": layer for name, layer in (quality or {}).items()} | dict(layers or {})
+    planes = {name: _plane(layer, grid) for name, layer in named.items()}
+    for name, array, standard, unit in (
+        ("lat", lat_yx, "latitude", "degrees_north"),
+        ("lon", lon_yx, "longitude", "degrees_east"),
+    ):
+        if array is not None:
+            coords[name] = (("y", "x"), array, {"standard_name": standard, "units": unit})
     scene = xr.Dataset(
-        {"data": (("y", "x", "band"), data_yxb, grid), "valid": (("y", "x"), valid, grid)},
+        {"data": (("y", "x", "band"), data_yxb, grid), "valid": (("y", "x"), valid, grid)} | planes,
         coords=coords,
         attrs=kept,
     )
     check_scene(scene)
     return scene
+
+
+def _plane(layer: Layer, grid: dict[str, Any]) -> tuple[tuple[str, str], Any, dict[str, Any]]:
+    """Return a layer (y, x) as xarray takes it."""
+    array, attrs = layer if isinstance(layer, tuple) else (layer, {})
+    return ("y", "x"), array, {**grid, **attrs}
 
 
 def check_scene(ds: xr.Dataset) -> None:
@@ -175,6 +206,46 @@ def _check_numbers(ds: xr.Dataset) -> None:
     if not (np.isfinite(scale_b).all() and np.isfinite(offset_b).all() and (scale_b != 0).all()):
         msg = "scale must be finite and not 0, and offset finite, in every band"
         raise SceneError(msg)
+
+
+def replaced(
+    ds: xr.Dataset,
+    *,
+    nodata: ArrayLike | None = None,
+    scale: ArrayLike | None = None,
+    offset: ArrayLike | None = None,
+    quantity: str | None = None,
+    units: str | None = None,
+) -> xr.Dataset:
+    """Return the scene with other numbers per band, or another quantity; None keeps what it has.
+
+    Parameters
+    ----------
+    ds
+        A scene.
+    nodata, scale, offset
+        One number, or one per band. NaN in `nodata` means none; `valid` follows, unless the product brought it.
+    quantity, units
+        As for `make_scene`.
+    """
+    bands = ds.sizes["band"]
+    coords: dict[str, Any] = {}
+    attrs = dict(ds.attrs)
+    gone: list[str] = []
+    for name, value in {"nodata": nodata, "scale": scale, "offset": offset}.items():
+        if value is None:
+            continue
+        attrs.pop(name, None)
+        if name in ds.coords:
+            gone.append(name)
+        _put_per_band(coords, attrs, name, np.asarray(value, np.float64), bands)
+    attrs |= {k: v for k, v in {"quantity": quantity, "units": units}.items() if v is not None}
+    out = ds.drop_vars(gone).assign_coords(coords)
+    out.attrs = attrs
+    if nodata is not None and "valid_rule" not in attrs:
+        out["valid"] = (("y", "x"), _lazy_valid(out["data"].data, nodata_values(out)), ds["valid"].attrs)
+    check_scene(out)
+    return out
 
 
 def scene_crs(ds: xr.Dataset) -> CRS | None:
@@ -292,8 +363,12 @@ def summary(ds: xr.Dataset) -> dict[str, Any]:
         "crs": None if crs is None else crs.to_string(),
         "transform": None if transform is None else list(transform)[:6],
     }
-    for name in ("sensor", "acquired", "scene_id", "reader", "why"):
+    for name in (
+        *("sensor", "product", "acquired", "scene_id", "reader", "why", "experimental", "resampled"),
+        *("sun_zenith_deg", "sun_azimuth_deg", "view_zenith_deg", "earth_sun_distance_au"),
+    ):
         out[name] = ds.attrs.get(name)
+    out["layers"] = [str(name) for name in ds.variables if ds[name].dims == ("y", "x") and name != "valid"]
     for name in ("files", "warnings"):
         out[name] = list(ds.attrs.get(name, []))
     return out

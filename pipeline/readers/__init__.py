@@ -1,75 +1,25 @@
 """Raw hyperspectral files to scenes: `open_scene` for one scene, `open_scenes` for many.
 
-A reader is chosen by what a file holds, not by its name: the word `ENVI` or an ENVI header beside it, the first bytes
-of a TIFF. Adding a format means adding a module here with one function of `open_envi`'s shape, and a `Reader`.
+A reader is chosen by what a file or folder holds, not by its name; `registry` lists the readers.
 """
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any
 
 import xarray as xr
 
-from ..errors import BandstreamWarning, FormatError, SceneNotFoundError
+from ..errors import BandstreamWarning, FormatError
 from . import envi, geotiff, mosaic
-from .envi_header import is_envi
 from .options import Notes, Number, Options
+from .paths import PathLike, common_name, expand, is_virtual, must_exist, one_per_scene, tiles_of
+from .registry import READERS, candidates, head_of, named
 
 __all__ = ["READERS", "open_scene", "open_scenes"]
 
-PathLike = str | os.PathLike[str]
-
-
-@dataclass(frozen=True)
-class Reader:
-    """One format: how to know it, and how to open it.
-
-    Attributes
-    ----------
-    name
-        Name by which a user can ask for it.
-    title
-        Name for people.
-    recognise
-        From path and first bytes to the reason why the file is this format, or None.
-    open
-        From path, options, notes and that reason to a scene.
-    """
-
-    name: str
-    title: str
-    recognise: Callable[[str, bytes], str | None]
-    open: Callable[[str, Options, Notes, str], xr.Dataset]
-
-
-def _recognise_envi(path: str, head: bytes) -> str | None:
-    if is_envi(head):
-        return "the file begins with the word ENVI"
-    header = None if geotiff.is_tiff(head) else envi.find_header(path)
-    return None if header is None else f"an ENVI header lies beside it ({os.path.basename(header)})"
-
-
-def _recognise_geotiff(path: str, head: bytes) -> str | None:
-    del path
-    return (
-        f"the file begins with the signature of a TIFF ({head[:2].decode()})"
-        if geotiff.is_tiff(head)
-        else None
-    )
-
-
-READERS = (
-    Reader("envi", "ENVI", _recognise_envi, envi.open_envi),
-    Reader("geotiff", "GeoTIFF", _recognise_geotiff, geotiff.open_geotiff),
-)
-"""All readers, in the order in which they are asked."""
 
 _OTHERS = (
     (b"\x89HDF\r\n\x1a\n", "HDF5 or netCDF-4"),
@@ -103,16 +53,20 @@ def open_scene(
     data_file: PathLike | None = None,
     header_offset: int | None = None,
     allow_vrt: bool = False,
+    variable: str | None = None,
+    detector: str | None = None,
+    axes: str | None = None,
+    shape_yx: tuple[int, int] | None = None,
 ) -> xr.Dataset:
-    """Open a file, or several GeoTIFF tiles of one grid, as one lazy scene.
+    """Open a file, a product folder, or several GeoTIFF tiles of one grid, as one lazy scene.
 
     Parameters
     ----------
     path
-        A file (for ENVI the header or the data file), a list of GeoTIFF tiles, a pattern such as `tiles/*.tif`, or a
-        folder of GeoTIFF tiles.
+        A file (for ENVI the header or the data file), a product's folder, metadata or image file, a list of GeoTIFF
+        tiles, a pattern such as `tiles/*.tif`, or a folder of GeoTIFF tiles.
     reader
-        `envi` or `geotiff`; by default the file's content decides.
+        Name of a reader, such as `envi` or `geotiff`; by default the content decides.
     nodata, scale, offset
         Replace what the file says; one number, or one per band. Physical value = raw * scale + offset.
     quantity, units
@@ -125,6 +79,14 @@ def open_scene(
     allow_vrt
         Let GDAL open files that refer to others (VRT) and virtual paths (`/vsi...`), which can read any file and
         address that this process can.
+    variable
+        Which variable to read, where a file holds several (MATLAB, NumPy archives, HDF5, netCDF).
+    detector
+        `vnir` or `swir`, where a product keeps them apart.
+    axes
+        What the stored axes are, slowest first, such as `yxb` or `byx`, where a file does not tell.
+    shape_yx
+        Rows and columns of a cube that is stored as a table of pixels.
 
     Returns
     -------
@@ -155,6 +117,10 @@ def open_scene(
         data_file=None if data_file is None else os.fspath(data_file),
         header_offset=header_offset,
         allow_vrt=allow_vrt,
+        variable=variable,
+        detector=detector,
+        axes=axes,
+        shape_yx=shape_yx,
     )
     return _with_warnings(path, reader, options, stacklevel=3)
 
@@ -182,7 +148,7 @@ def open_scenes(
     """
     scenes: list[xr.Dataset] = []
     given = Options(**options)
-    for path in _one_per_scene(_expand(pattern)):
+    for path in one_per_scene(expand(pattern)):
         scenes.append(_with_warnings(path, reader, given, stacklevel=3))  # noqa: PERF401 - a frame less for warnings
     return scenes
 
@@ -205,41 +171,53 @@ def _open(
     """Open what `path` stands for."""
     if isinstance(path, (str, os.PathLike)):
         name = os.fspath(path)
-        if _is_virtual(name) and not os.path.exists(name):
+        if is_virtual(name) and not os.path.exists(name):
             return _open_virtual(name, options, notes)
         if os.path.isdir(name):
-            tiles = _tiles_of(name)
-            return _open_many(tiles, options, notes, reader, name, os.path.basename(os.path.abspath(name)))
+            return _open_folder(name, reader, options, notes)
         if os.path.isfile(name):
             return _open_one(name, reader, options, notes)
-    paths = _one_per_scene(_expand(path))
+    paths = one_per_scene(expand(path))
     if len(paths) == 1:
         return _open_one(paths[0], reader, options, notes)
     given = os.fspath(path) if isinstance(path, (str, os.PathLike)) else ", ".join(paths)
-    return _open_many(paths, options, notes, reader, given, _common_name(paths))
+    return _open_many(paths, options, notes, reader, given, common_name(paths))
 
 
-def _open_one(path: str, reader: str | None, options: Options, notes: Notes) -> xr.Dataset:
-    """Open one file with the reader that its content, or the user, asks for."""
-    with open(path, "rb") as file:
-        head = file.read(512)
-    if reader is not None:
-        chosen = next((r for r in READERS if r.name == reader), None)
+def _open_folder(name: str, reader: str | None, options: Options, notes: Notes) -> xr.Dataset:
+    """Open a product's folder, else a folder of GeoTIFF tiles."""
+    if reader not in (None, "geotiff") or next(candidates(name), None) is not None:
+        return _open_one(name, reader, options, notes)
+    return _open_many(tiles_of(name), options, notes, reader, name, os.path.basename(os.path.abspath(name)))
+
+
+def _open_one(path: str, name: str | None, options: Options, notes: Notes) -> xr.Dataset:
+    """Open one file or product folder with the reader that its content, or the user, asks for."""
+    head = head_of(path)
+    if name is not None:
+        chosen, why = named(name), "asked for"
         if chosen is None:
-            msg = f"reader = {reader!r} is unknown; allowed: {', '.join(r.name for r in READERS)}"
+            msg = f"reader = {name!r} is unknown; allowed: {', '.join(r.name for r in READERS)}"
             raise FormatError(msg)
-        return chosen.open(path, options, notes, "asked for")
-    if options.allow_vrt and head.lstrip().startswith(b"<VRTDataset"):
-        return geotiff.open_geotiff(path, options, notes, "a VRT, which the user allowed")
-    for candidate in READERS:
-        why = candidate.recognise(path, head)
-        if why is not None:
-            return candidate.open(path, options, notes, why)
-    if path.lower().endswith(".hdr"):
-        return envi.open_envi(
-            path, options, notes, "named .hdr"
-        )  # says what kind of header it is in place of ENVI's
-    raise FormatError(_unknown(path, head))
+    elif options.allow_vrt and head.lstrip().startswith(b"<VRTDataset"):
+        chosen, why = geotiff.READER, "a VRT, which the user allowed"
+    else:
+        chosen, why = next(candidates(path), (None, ""))
+    if chosen is None and path.lower().endswith(".hdr"):
+        chosen, why = envi.READER, "named .hdr"  # says what kind of header it is in place of ENVI's
+    if chosen is None:
+        raise FormatError(_unknown(path, head))
+    scene = chosen.open(path, options, notes, why)
+    if chosen.proved != "real files":
+        scene.attrs["experimental"] = True
+        notes.warn(
+            f"{path}: the reader {chosen.name} ({chosen.title}) is experimental: it was proved on {chosen.proved}, "
+            "not on files of the instrument; compare wavelengths, units and georeference with another program"
+            if chosen.proved != "unproved"
+            else f"{path}: the reader {chosen.name} ({chosen.title}) is unproved: no file of the instrument was at "
+            "hand; check every value against another program before you rely on it"
+        )
+    return scene
 
 
 def _open_many(
@@ -249,7 +227,7 @@ def _open_many(
     if len(paths) == 1:
         return _open_one(paths[0], reader, options, notes)
     for path in paths:
-        _must_exist(path)
+        must_exist(path)
         with open(path, "rb") as file:
             if not (geotiff.is_tiff(file.read(8)) and reader in (None, "geotiff")):
                 msg = (
@@ -272,108 +250,6 @@ def _open_virtual(name: str, options: Options, notes: Notes) -> xr.Dataset:
     return geotiff.open_geotiff(name, options, notes, "a virtual path, which the user allowed")
 
 
-def _is_virtual(name: str) -> bool:
-    return name.startswith("/vsi") or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:(//|/vsi|[^\\/])", name) is not None
-
-
-def _expand(pattern: PathLike | Sequence[PathLike]) -> list[str]:
-    """Return the files of a path, a pattern or a list, in natural order (a list keeps its own).
-
-    Raises
-    ------
-    SceneNotFoundError
-        If there is none.
-    """
-    if not isinstance(pattern, (str, os.PathLike)):
-        paths = [os.fspath(path) for path in pattern]
-        if not paths:
-            msg = "the list of scene files is empty; give at least one"
-            raise SceneNotFoundError(msg)
-        for path in paths:
-            _must_exist(path)
-        return paths
-    name = os.fspath(pattern)
-    if os.path.isfile(name):
-        return [name]
-    if os.path.isdir(name):
-        return _tiles_of(name)
-    if glob.has_magic(name):
-        found = sorted((p for p in glob.glob(name, recursive=True) if os.path.isfile(p)), key=_natural)
-        if not found:
-            msg = f"no file matches {name!r}{_near(name)}"
-            raise SceneNotFoundError(msg)
-        return found
-    _must_exist(name)
-    return [name]
-
-
-def _one_per_scene(paths: Sequence[str]) -> list[str]:
-    """Drop from a header and its data file the data file, and from both what only accompanies a raster."""
-    listed = {os.path.abspath(path) for path in paths}
-    kept: list[str] = []
-    for path in paths:
-        if path.lower().endswith(".aux.xml") and os.path.abspath(path)[: -len(".aux.xml")] in listed:
-            continue
-        if not path.lower().endswith(".hdr"):
-            header = envi.find_header(path) if len(paths) > 1 else None
-            with open(path, "rb") as file:
-                tiff = geotiff.is_tiff(file.read(8))
-            if header is not None and os.path.abspath(header) in listed and not tiff:
-                continue
-        elif len(paths) > 1 and _is_sidecar_of_tiff(path, listed):
-            continue
-        kept.append(path)
-    return kept
-
-
-def _is_sidecar_of_tiff(header: str, listed: set[str]) -> bool:
-    """Return whether a `.hdr` belongs to a TIFF that is listed too."""
-    base = os.path.abspath(header)[:-4]
-    return any(
-        base + ending in listed
-        for ending in ("", *geotiff.SUFFIXES)
-        if (base + ending).lower() != base + ".hdr"
-    )
-
-
-def _tiles_of(folder: str) -> list[str]:
-    """Return the TIFF files of a folder in natural order.
-
-    Raises
-    ------
-    FormatError
-        If it holds none.
-    """
-    names = sorted(os.listdir(folder), key=_natural)
-    tiles = [os.path.join(folder, name) for name in names if name.lower().endswith(geotiff.SUFFIXES)]
-    if tiles:
-        return tiles
-    headers = [name for name in names if name.lower().endswith(".hdr")]
-    hint = f"; it holds ENVI headers ({', '.join(headers[:3])}): give one of them" if headers else ""
-    listed = ", ".join(names[:5]) or "nothing"
-    msg = f"{folder} is a folder without TIFF files (it holds {listed}); allowed: a file, or a folder of TIFF tiles{hint}"
-    raise FormatError(msg)
-
-
-def _must_exist(path: str) -> None:
-    if not os.path.isfile(path):
-        msg = f"{path} does not exist{_near(path)}"
-        raise SceneNotFoundError(msg)
-
-
-def _near(path: str) -> str:
-    """Return the names in the folder that are like the missing one, worded for a message."""
-    folder, name = os.path.split(path)
-    if not os.path.isdir(folder or "."):
-        return f"; neither does the folder {folder}"
-    names = [entry.name for entry in os.scandir(folder or ".")]
-    lower = {n.lower(): n for n in names}
-    close = get_close_matches(name.lower(), list(lower), n=3, cutoff=0.6)
-    if not close:
-        return f"; the folder holds {len(names)} other files" if names else "; the folder is empty"
-    return f"; near it: {', '.join(lower[n] for n in close)}"
-
-
 def _unknown(path: str, head: bytes) -> str:
     """Say what a file is that no reader opens."""
     start = head.lstrip() if head[:1].isspace() else head
@@ -385,18 +261,3 @@ def _unknown(path: str, head: bytes) -> str:
         else f"begins with {head[:8]!r}, which no reader knows, and has no ENVI header beside it"
     )
     return f"{path} {what}; readers: {known}. Convert the file, or give its header's path"
-
-
-def _natural(path: str) -> list[tuple[int, int, str]]:
-    """Sort key by which `tile2` comes before `tile10`."""
-    parts = re.split(r"(\d+)", path)
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part.lower()) for part in parts if part]
-
-
-def _common_name(paths: Sequence[str]) -> str:
-    """Return what the names of the tiles have in common."""
-    stems = [geotiff.stem(path) for path in paths]
-    alike = 0
-    while all(len(stem) > alike and stem[alike] == stems[0][alike] for stem in stems):
-        alike += 1
-    return stems[0][:alike].rstrip("_-. ") or stems[0]

@@ -4,6 +4,9 @@ Lenient: CR/LF line ends, a byte-order mark, `;` comment lines, blanks everywher
 with or without braces, braces inside braces, `=` inside values, text that is no UTF-8, a value that starts on the next
 line. Strict: a missing or senseless layout key, an unknown interleave, file type or data type, compression, frame
 offsets and read procedures are errors that name the key, since reading such a file "somehow" gives garbage silently.
+
+Parsing takes time in proportion to the header's length, whatever it holds, and numbers that a header merely claims
+cost nothing: more bands or a longer side than any instrument has are refused before the data file is looked at.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import FormatError
-from .wavelengths import split_list
+from .wavelengths import split_list, to_float
 
 REQUIRED = ("lines", "samples", "bands", "data type", "interleave")
 """Keys that no header may lack. `byte order`, `header offset` and `file type` have defaults."""
@@ -28,9 +31,13 @@ COMPLEX_TYPES = {6: "complex64", 9: "complex128"}
 FILE_TYPES = ("envi standard", "envi", "standard", "envi classification", "envi mask", "")
 """Values of `file type` whose data file is a plain cube of numbers."""
 
-_KEY = re.compile(r"^\s*([^\s=;{}][^=;{}]*?)\s*=")
-_LAYOUT_KEYS = (*REQUIRED, "byte order", "header offset", "file type")
-_MAX_BYTES = 64 * 2**20
+MAX_BANDS = 2**16
+"""More bands than any spectrometer has; beyond it `bands` is another number that strayed there."""
+
+MAX_SIDE = 2**24
+"""Most lines or samples: a table of that many pixels is still read, and the coordinates of its pixels still fit."""
+
+_MAX_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -114,49 +121,61 @@ def parse_header(text: str, where: str) -> EnviHeader:
 
     Of a key given twice the last value counts; if the values differ there is a warning.
 
+    Parameters
+    ----------
+    text
+        The whole header; its first line is not looked at.
+    where
+        Name of the file, for messages.
+
     Raises
     ------
     FormatError
         If a brace is never closed.
     """
-    lines = [line for line in re.split(r"\r\n|\n|\r", text) if not line.lstrip().startswith(";")]
+    stripped = [line.strip() for line in re.split(r"\r\n|\n|\r", text)[1:]]  # the first line is the word ENVI
+    lines = [line for line in stripped if line and not line.startswith(";")]
     fields: dict[str, str] = {}
     warnings: list[str] = []
-    at = 1  # the first line is the word ENVI
+    at = 0
     while at < len(lines):
-        match = _KEY.match(lines[at])
-        if match is None:
+        key = _key(lines[at])
+        if key is None:
             at += 1
             continue
-        key = " ".join(match[1].split()).lower()
-        value, at = _value(lines, at, match.end(), key, where)
+        value, at = _value(lines, at, key, where)
         if key in fields and _normal(fields[key]) != _normal(value):
             warnings.append(f"{where}: `{key}` is given twice with different values; the last one counts")
         fields[key] = value
     return EnviHeader(where, fields, tuple(dict.fromkeys(warnings)))
 
 
-def _value(lines: list[str], at: int, start: int, key: str, where: str) -> tuple[str, int]:
+def _key(line: str) -> str | None:
+    """Return the key that a line starts with, or None."""
+    key, equals, _ = line.partition("=")
+    if not equals or not key.strip() or any(c in key for c in ";{}"):
+        return None
+    return " ".join(key.split()).lower()
+
+
+def _value(lines: list[str], at: int, key: str, where: str) -> tuple[str, int]:
     """Return the value that starts in line `at`, and the number of the line after it."""
-    value = lines[at][start:].strip()
+    value = lines[at].partition("=")[2].strip()
     at += 1
     if not value:
-        following = next((i for i in range(at, len(lines)) if lines[i].strip()), len(lines))
-        if following == len(lines) or not lines[following].lstrip().startswith("{"):
+        if at == len(lines) or not lines[at].startswith("{"):
             return "", at
-        value, at = lines[following].strip(), following + 1
+        value, at = lines[at], at + 1
     if not value.startswith("{"):
         return value, at
     pieces = [value]
     depth = value.count("{") - value.count("}")
     while depth > 0 and not (pieces[-1].endswith("}") and _is_key_or_end(lines, at)):
         if at == len(lines):
-            msg = f"{where}: the brace after `{key} =` is never closed; the header is damaged"
+            msg = f"{where}: the brace after `{key[:80]} =` is never closed; the header is damaged"
             raise FormatError(msg)
-        line = lines[at].strip()
-        if line:
-            pieces.append(line)
-            depth += line.count("{") - line.count("}")
+        pieces.append(lines[at])
+        depth += lines[at].count("{") - lines[at].count("}")
         at += 1
     text = "\n".join(pieces)
     return text[: text.rindex("}") + 1], at
@@ -164,8 +183,7 @@ def _value(lines: list[str], at: int, start: int, key: str, where: str) -> tuple
 
 def _is_key_or_end(lines: list[str], at: int) -> bool:
     """Return whether what follows starts a new key (or nothing follows), so that a lone `{` can be forgiven."""
-    following = next((line for line in lines[at:] if line.strip()), None)
-    return following is None or _KEY.match(following) is not None
+    return at == len(lines) or _key(lines[at]) is not None
 
 
 def _normal(value: str) -> str:
@@ -202,9 +220,10 @@ def layout(header: EnviHeader) -> EnviLayout:
     _refuse_special(header)
     interleave = (header.get("interleave") or "").casefold()
     if interleave not in ("bsq", "bil", "bip"):
-        msg = f"{where}: interleave = {header.get('interleave')!r} is unknown; allowed: bsq, bil, bip"
+        msg = f"{where}: interleave = {interleave[:40]!r} is unknown; allowed: bsq, bil, bip"
         raise FormatError(msg)
-    rows, cols, bands = (_count(header, key) for key in ("lines", "samples", "bands"))
+    rows, cols = (_count(header, key, MAX_SIDE) for key in ("lines", "samples"))
+    bands = _count(header, "bands", MAX_BANDS)
     code = _integer(header, "data type")
     if code in COMPLEX_TYPES:
         msg = f"{where}: data type = {code} ({COMPLEX_TYPES[code]}); a scene holds real numbers: export the magnitude"
@@ -230,22 +249,26 @@ def _refuse_special(header: EnviHeader) -> None:
     where = header.path
     compression = header.get("file compression")
     if compression is not None and compression not in ("0", "0.0"):
-        msg = f"{where}: file compression = {compression}: compressed data are not supported; decompress the file"
+        msg = (
+            f"{where}: file compression = {compression}: compressed data are not read. ENVI compresses with gzip: "
+            "rename the data file to end in .gz, run gunzip on it, and set file compression = 0 in the header"
+        )
         raise FormatError(msg)
     for key in ("major frame offsets", "minor frame offsets"):
         entries = split_list(header.get(key) or "")
         if any(entry not in ("0", "0.0", "") for entry in entries):
-            msg = f"{where}: {key} = {{{', '.join(entries)}}}: frames with extra bytes are not supported; only zeros are"
+            msg = f"{where}: {key} = {{{', '.join(entries)[:80]}}}: frames with extra bytes are not supported; only zeros are"
             raise FormatError(msg)
     procedures = header.get("read procedures")
     if procedures is not None:
-        msg = f"{where}: read procedures = {procedures}: the layout is known to that program only; export plain ENVI"
+        msg = f"{where}: read procedures = {procedures[:80]}: the layout is known to that program only; export plain ENVI"
         raise FormatError(msg)
 
 
 def _unknown_file_type(where: str, file_type: str) -> str:
     kind = file_type.casefold()
     allowed = "allowed: ENVI Standard, ENVI Classification"
+    file_type = file_type[:80]
     if "spectral library" in kind:
         return f"{where}: file type = {file_type!r}: a library of spectra is no scene; {allowed}"
     if "tif" in kind:
@@ -259,7 +282,7 @@ def _integer(header: EnviHeader, key: str) -> int:
     """Return an integer value (`10.0` is one)."""
     text = header.get(key) or ""
     try:
-        number = float(text)
+        number = to_float(text)
     except ValueError:
         number = float("nan")
     if not math.isfinite(number) or number != round(number):
@@ -268,10 +291,13 @@ def _integer(header: EnviHeader, key: str) -> int:
     return int(number)
 
 
-def _count(header: EnviHeader, key: str) -> int:
+def _count(header: EnviHeader, key: str, most: int) -> int:
     number = _integer(header, key)
     if number < 1:
         msg = f"{header.path}: `{key}` = {number}: the file holds no image; allowed: 1 or more"
+        raise FormatError(msg)
+    if number > most:
+        msg = f"{header.path}: `{key}` = {number:.6g} is no size of an image; allowed: 1 to {most}; correct the header"
         raise FormatError(msg)
     return number
 

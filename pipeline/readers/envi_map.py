@@ -1,8 +1,9 @@
 """Place on earth from an ENVI header: `map info` and `coordinate system string`.
 
-Traps: the tie point is a pixel *corner* counted from 1 and need not be the first one; `rotation` turns the grid
-(AVIRIS); the zone's hemisphere may be a word, or the letter of a military grid band (`15, T`); the coordinate system
-string is in Esri's dialect and wins over the projection named in `map info`.
+Traps: the tie point counts pixel *corners* from 1 (1, 1 is the corner of the first pixel, 1.5, 1.5 its centre) and need
+not be the first one; `rotation` turns the grid (AVIRIS); the zone's hemisphere may be a word, or the letter of a
+military grid band (`15, T`); the coordinate system string is in Esri's dialect and wins over the projection named in
+`map info`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
+import rasterio
 from affine import Affine
 from rasterio.crs import CRS
 from rasterio.errors import CRSError
@@ -18,30 +21,44 @@ from rasterio.errors import CRSError
 from ..errors import FormatError
 from .envi_header import EnviHeader
 from .options import Notes
-from .wavelengths import split_list
+from .wavelengths import split_list, to_float
 
-UTM_EPSG = {
-    "wgs84": (32600, 32700),
-    "northamerica1983": (26900, None),
-    "nad83": (26900, None),
-    "northamerica1927": (26700, None),
-    "nad27": (26700, None),
-    "etrs89": (25800, None),
-}
-"""EPSG codes of UTM zone 0, north and south, by the datum's name without blanks and signs."""
 
-GEOGRAPHIC_EPSG = {
-    "wgs84": 4326,
-    "northamerica1983": 4269,
-    "nad83": 4269,
-    "northamerica1927": 4267,
-    "nad27": 4267,
+@dataclass(frozen=True)
+class _Datum:
+    """EPSG codes of a datum: geographic, and of UTM zone 0 north and south with the zones for which they exist."""
+
+    geographic: int
+    north: int | None = None
+    south: int | None = None
+    first: int = 1
+    last: int = 60
+
+
+_WGS84 = _Datum(4326, 32600, 32700)
+_WGS72 = _Datum(4322, 32200, 32300)
+_NAD83 = _Datum(4269, 26900, None, 1, 23)
+_NAD27 = _Datum(4267, 26700, None, 1, 22)
+_ETRS89 = _Datum(4258, 25800, None, 28, 38)
+_ED50 = _Datum(4230, 23000, None, 28, 38)
+_GDA94 = _Datum(4283, None, 28300, 48, 58)
+
+DATUMS = {
+    **dict.fromkeys(("wgs84", "wgs1984", "dwgs1984", "gcswgs1984"), _WGS84),
+    **dict.fromkeys(("wgs72", "wgs1972"), _WGS72),
+    **dict.fromkeys(("northamerica1983", "nad83", "northamerican1983"), _NAD83),
+    **dict.fromkeys(("northamerica1927", "nad27", "northamerican1927"), _NAD27),
+    **dict.fromkeys(("etrs89", "etrs1989", "detrs1989"), _ETRS89),
+    **dict.fromkeys(("european1950", "european1950mean", "ed50"), _ED50),
+    **dict.fromkeys(("gda94", "geocentricdatumofaustralia1994"), _GDA94),
 }
+"""Datums by their name without blanks and signs. Outside its zones a sum would be the code of something else."""
 
 _LARGEST = 1e100
 """Numbers beyond it are no place on earth, and their products overflow."""
 
-_NAMED = re.compile(r"^\s*(units|rotation)\s*=?\s*(\S.*?)\s*$", re.IGNORECASE)
+_NAMED = re.compile(r"^(units|rotation) ?=? ?(\S.*)$", re.IGNORECASE)
+"""A named entry of the list, whose runs of blanks `split_list` has reduced to one."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +110,12 @@ def _parse(text: str, where: str) -> _MapInfo:
             elif match[1].casefold() == "units":
                 units = match[2].casefold()
             else:
-                rotation = float(match[2])
-        numbers = [float(value) for value in plain[1:7]]
+                rotation = to_float(match[2])
+        numbers = [to_float(value) for value in plain[1:7]]
         tie_col, tie_row, easting, northing, size_x, size_y = numbers
     except ValueError as error:
         msg = (
-            f"{where}: map info = {{{text[:80]}}} cannot be read; it needs a projection, then six numbers: "
+            f"{where}: map info = {{{' '.join(text[:80].split())}}} cannot be read; it needs a projection, then six numbers: "
             "tie point column and row, easting, northing, pixel width and height"
         )
         raise FormatError(msg) from error
@@ -140,12 +157,27 @@ def _transform(info: _MapInfo, where: str, notes: Notes) -> Affine | None:
 def _from_wkt(wkt: str, where: str, notes: Notes) -> CRS | None:
     """Return the coordinate system of an (Esri) WKT string, as its EPSG code where it has one."""
     try:
-        crs = CRS.from_wkt(wkt, morph_from_esri_dialect=True)
-        epsg = crs.to_epsg()
-        return crs if epsg is None else CRS.from_epsg(epsg)
+        return _identified(wkt)
     except CRSError:
         notes.warn(f"{where}: the coordinate system string cannot be read; map info alone is used")
         return None
+
+
+@lru_cache(maxsize=64)
+def _identified(wkt: str) -> CRS | None:
+    """Look a coordinate system up in PROJ's database, which takes 0.2 s for one that has no code: hence the cache.
+
+    Raises
+    ------
+    CRSError
+        If the text is no WKT.
+    """
+    with rasterio.Env():  # what GDAL complains about goes into the exception, not to the terminal
+        crs = CRS.from_wkt(wkt, morph_from_esri_dialect=True)
+        if not (crs.is_geographic or crs.is_projected):
+            return None  # a local system, as ENVI writes it beside `Arbitrary`
+        epsg = crs.to_epsg()
+        return crs if epsg is None else CRS.from_epsg(epsg)
 
 
 def _from_projection(info: _MapInfo, where: str, notes: Notes) -> CRS | None:
@@ -157,11 +189,13 @@ def _from_projection(info: _MapInfo, where: str, notes: Notes) -> CRS | None:
     if name.startswith("utm"):
         code = _utm(info)
     elif name.startswith("geographic"):
-        code = next((GEOGRAPHIC_EPSG[key] for key in map(_plain, info.rest) if key in GEOGRAPHIC_EPSG), None)
+        code = next((DATUMS[key].geographic for key in map(_plain, info.rest) if key in DATUMS), None)
         if info.units and not info.units.startswith("deg"):
             code = None
     if code is None:
-        described = ", ".join((info.projection, *info.rest, *([f"units={info.units}"] if info.units else [])))
+        described = ", ".join(
+            (info.projection, *info.rest, *([f"units={info.units}"] if info.units else []))
+        )[:200]
         notes.warn(f"{where}: the projection of map info ({described}) is not known; the scene has no CRS")
         return None
     return CRS.from_epsg(code)
@@ -171,17 +205,16 @@ def _utm(info: _MapInfo) -> int | None:
     """Return the EPSG code of a UTM zone, or None when zone, hemisphere or datum leave a doubt."""
     if len(info.rest) < 3 or (info.units and not info.units.startswith(("met", "m"))):
         return None
-    zone_text, hemisphere, datum = info.rest[:3]
+    zone_text, hemisphere, name = info.rest[:3]
     try:
-        zone = int(float(zone_text))
-    except (ValueError, OverflowError):
+        number = abs(to_float(zone_text))
+    except ValueError:
         return None
-    bases = UTM_EPSG.get(_plain(datum))
-    north = _is_north(hemisphere)
-    if bases is None or north is None or not 1 <= abs(zone) <= 60:
+    datum, north = DATUMS.get(_plain(name)), _is_north(hemisphere)
+    if datum is None or north is None or not datum.first <= number <= datum.last or number != int(number):
         return None
-    base = bases[0] if north else bases[1]
-    return None if base is None else base + abs(zone)
+    base = datum.north if north else datum.south
+    return None if base is None else base + int(number)
 
 
 def _is_north(text: str) -> bool | None:

@@ -1,33 +1,35 @@
-"""GeoTIFF by rasterio: one file here, several tiles of one grid in `mosaic`.
+"""GeoTIFF by rasterio: one file here, several tiles of one grid in `mosaic`, wavelengths in `geotiff_tags`.
 
-Where programs put the wavelengths of a TIFF, in the order in which they are looked up: GDAL's `IMAGERY` domain of the
-bands (always micrometres), tags of the bands, the `ENVI` domain of the bands, the `ENVI` domain of the file, lists in
-the tags of the file, an ENVI header beside it (`x.hdr`, `x.tif.hdr`). Proved on files of EnMAP-Box and EnMAP.
+Traps: a mask of the file (internal or `.msk`) or an alpha band says which pixels are missing, and neither is a band of
+the cube; scales and offsets of the TIFF are kept, not applied; blocks are decoded whole, so chunks end where blocks do.
+Proved on files of EnMAP-Box and EnMAP.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
+import dask.array as da
 import numpy as np
 import xarray as xr
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.crs import CRS
-from rasterio.enums import MaskFlags
+from rasterio.enums import ColorInterp, MaskFlags
 from rasterio.errors import RasterioError
 
 from ..errors import FormatError
 from ..scene import make_scene
+from .carried import read_carried
 from .cube import CHUNK_BYTES, even_chunks, lazy_cube, rows_per_chunk
-from .envi import band_facts, good_bands
-from .envi_header import EnviHeader, is_envi, read_header
+from .envi import band_facts
+from .geotiff_tags import BandTags, read_band_tags
 from .options import Notes, Options
-from .raster import RasterCube, block_bytes, content_files, open_quietly
-from .wavelengths import numbers, to_nanometres
+from .raster import MaskCube, RasterCube, block_bytes, content_files, open_quietly
+from .reader import Reader
 
 SUFFIXES = (".tif", ".tiff", ".gtif", ".gtiff")
 """Endings by which the tiles of a folder are known."""
@@ -37,12 +39,27 @@ BLOCK_ROW_BYTES = 64 * 2**20
 """A row of TIFF blocks up to this size is read whole; a larger one is cut between block columns."""
 
 _LARGEST_CHUNK = 256 * 2**20
-_SAME_NM = 1.0
 
 
 @dataclass(frozen=True)
 class RasterFacts:
-    """What a raster file tells about itself."""
+    """What a raster file tells about itself.
+
+    Attributes
+    ----------
+    shape
+        (y, x, band) of the cube: without alpha bands.
+    kept
+        1-based numbers of the cube's bands in the file; None for all.
+    masked, alpha
+        Whether a mask or alpha band says which pixels are missing, and the 1-based number of the latter.
+    nodata, scale, offset
+        float64 (band,); NaN in `nodata` where a band has none.
+    bands
+        Wavelengths, widths, good bands and names, as arguments of `make_scene`.
+    carried
+        Attributes that our own writer put into the tags.
+    """
 
     path: str
     shape: tuple[int, int, int]
@@ -58,17 +75,10 @@ class RasterFacts:
     block_bytes: int
     acquired: str | None
     driver: str | None
-
-
-@dataclass
-class _Source:
-    """One place in which a file may keep its wavelengths."""
-
-    label: str
-    values: NDArray[np.float64] | None = None
-    unit: str | None = None
-    fwhm: NDArray[np.float64] | None = None
-    bbl: NDArray[np.float64] | None = None
+    kept: tuple[int, ...] | None = None
+    masked: bool = False
+    alpha: int | None = None
+    carried: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def is_tiff(first_bytes: bytes) -> bool:
@@ -85,12 +95,12 @@ def open_geotiff(path: str, options: Options, notes: Notes, why: str) -> xr.Data
         If rasterio cannot open it, or what it says about its bands is contradictory.
     """
     facts = read_facts(path, options, notes)
-    cube = cube_of(facts)
-    rows, cols = chunks_by_blocks(facts, notes)
+    data = lazy_raster(facts, notes)
     return scene_of(
         facts,
-        lazy_cube(cube, rows, cols),
+        data,
         options,
+        valid_yx=lazy_plane(mask_of(facts), data) if facts.masked else None,
         source=path,
         scene_id=stem(path),
         files=facts.files,
@@ -102,7 +112,27 @@ def open_geotiff(path: str, options: Options, notes: Notes, why: str) -> xr.Data
 def cube_of(facts: RasterFacts) -> RasterCube:
     """Return the array-like of a raster file."""
     placed = facts.transform is not None
-    return RasterCube(facts.path, facts.shape, facts.dtype, driver=facts.driver, placed=placed)
+    return RasterCube(
+        facts.path, facts.shape, facts.dtype, driver=facts.driver, placed=placed, bands=facts.kept
+    )
+
+
+def mask_of(facts: RasterFacts) -> MaskCube:
+    """Return the array-like (y, x, 1) that says which pixels of a raster file hold data."""
+    placed = facts.transform is not None
+    return MaskCube(facts.path, facts.shape[:2], driver=facts.driver, placed=placed, alpha=facts.alpha)
+
+
+def lazy_raster(facts: RasterFacts, notes: Notes) -> da.Array:
+    """Return the lazy cube (y, x, band) of a raster file, in chunks that end where its blocks end."""
+    rows, cols = chunks_by_blocks(facts, notes)
+    return lazy_cube(cube_of(facts), rows, cols)
+
+
+def lazy_plane(cube: Any, like_yxb: da.Array, band: int = 0, *, paths: Sequence[str] = ()) -> da.Array:
+    """Return one band of an array-like as a lazy plane (y, x), in the chunks of a cube of the same size."""
+    rows, cols = like_yxb.chunks[:2]
+    return cast("da.Array", lazy_cube(cube, rows, cols, paths=paths)[..., band])
 
 
 def scene_of(
@@ -116,9 +146,12 @@ def scene_of(
     block_bytes: int,
     why: str,
     transform: Affine | None = None,
+    valid_yx: da.Array | None = None,
 ) -> xr.Dataset:
     """Make the scene of a lazy cube from the facts of its (first) file and the user's overrides."""
     nodata = options.nodata if options.nodata is not None else facts.nodata
+    others: dict[str, Any] = {"acquired": facts.acquired} | facts.carried
+    quantity, units = others.pop("quantity", "other"), others.pop("units", "")
     return make_scene(
         data,
         **facts.bands,
@@ -127,9 +160,10 @@ def scene_of(
         nodata=nodata,
         scale=options.scale if options.scale is not None else facts.scale,
         offset=options.offset if options.offset is not None else facts.offset,
-        quantity=options.quantity or "other",
-        units=options.units or "",
-        acquired=facts.acquired,
+        quantity=options.quantity or quantity,
+        units=options.units or units,
+        valid_yx=valid_yx,
+        **others,
         scene_id=scene_id,
         source=source,
         files=files,
@@ -139,8 +173,15 @@ def scene_of(
     )
 
 
-def read_facts(path: str, options: Options, notes: Notes) -> RasterFacts:
+def read_facts(path: str, options: Options, notes: Notes, *, tags: bool = True) -> RasterFacts:
     """Read the metadata of a raster file.
+
+    Parameters
+    ----------
+    path, options, notes
+        As for `open_geotiff`.
+    tags
+        Whether tags and headers beside the file tell about its bands; not for products, whose metadata do.
 
     Raises
     ------
@@ -150,56 +191,80 @@ def read_facts(path: str, options: Options, notes: Notes) -> RasterFacts:
     driver = None if options.allow_vrt else "GTiff"
     try:
         with open_quietly(path, driver) as raster:
-            return _facts(raster, path, driver, options, notes)
+            return _facts(raster, path, driver, options, notes, tags=tags)
     except RasterioError as error:
         msg = f"{path} cannot be opened as GeoTIFF: {error}"
         raise FormatError(msg) from error
 
 
-def _facts(raster: Any, path: str, driver: str | None, options: Options, notes: Notes) -> RasterFacts:
+def _facts(
+    raster: Any, path: str, driver: str | None, options: Options, notes: Notes, *, tags: bool
+) -> RasterFacts:
     """Collect the facts of an open raster."""
-    types = set(raster.dtypes)
-    dtype = np.dtype(raster.dtypes[0]) if not raster.dtypes[0].startswith("complex") else np.dtype(complex)
+    kept, alpha = _kept(raster, path, notes)
+    types = {str(raster.dtypes[b - 1]) for b in kept}
+    first = min(types)
+    dtype = np.dtype(first) if not first.startswith("complex") else np.dtype(complex)
     if len(types) != 1 or dtype.kind not in "iuf":
         msg = f"{path} holds {', '.join(sorted(types))}; a scene needs one type of real numbers in all bands"
         raise FormatError(msg)
-    bands = int(raster.count)
-    header, sidecar_is_own = _sidecar(path, raster, notes)
-    nodata = np.array([np.nan if v is None else v for v in raster.nodatavals], np.float64)
-    scale, offset = np.array(raster.scales, np.float64), np.array(raster.offsets, np.float64)
-    facts = _band_facts(raster, path, header, options, notes)
-    has_nodata = any(v is not None for v in raster.nodatavals)
-    if header is not None and sidecar_is_own:
-        more = band_facts(header, bands, options, Notes())
-        if not has_nodata and more["nodata"] is not None:
-            nodata, has_nodata = np.full(bands, more["nodata"], np.float64), True
-        if more["scale"] is not None and (scale == 1).all() and (offset == 0).all():
-            scale = np.broadcast_to(np.asarray(more["scale"], np.float64), (bands,))
-    if not has_nodata and options.nodata is None and MaskFlags.per_dataset in raster.mask_flag_enums[0]:
-        notes.warn(
-            f"{path} has a mask or alpha band, which is not read; give nodata= where pixels are missing"
-        )
+    told = read_band_tags(raster, path, kept, options, notes) if tags else BandTags({})
     if len(raster.subdatasets) > 1:
         notes.warn(f"{path} holds {len(raster.subdatasets)} pages; the first one is read")
-    transform = _transform(raster, path, notes)
-    files = content_files(raster, path)
-    tags = raster.tags()
+    nodata, scale, offset = _numbers(raster, kept, told, options)
     return RasterFacts(
         path=path,
-        shape=(int(raster.height), int(raster.width), bands),
+        shape=(int(raster.height), int(raster.width), len(kept)),
         dtype=dtype,
         block=cast("tuple[int, int]", raster.block_shapes[0]),
         crs=cast("CRS | None", raster.crs) or None,
-        transform=transform,
-        nodata=nodata if has_nodata else None,
+        transform=_transform(raster, path, notes),
+        nodata=nodata,
         scale=scale,
         offset=offset,
-        bands=facts,
-        files=list(dict.fromkeys(files + ([] if header is None else [header.path]))),
+        bands=told.bands,
+        files=list(dict.fromkeys(content_files(raster, path) + told.files)),
         block_bytes=block_bytes(raster, path),
-        acquired=tags.get("start_time") or raster.tags(ns="IMAGERY").get("ACQUISITIONDATETIME"),
+        acquired=raster.tags().get("start_time") or raster.tags(ns="IMAGERY").get("ACQUISITIONDATETIME"),
+        carried=read_carried(raster.tags(), "_"),
         driver=driver,
+        kept=None if len(kept) == raster.count else kept,
+        masked=alpha is not None or MaskFlags.per_dataset in raster.mask_flag_enums[kept[0] - 1],
+        alpha=alpha,
     )
+
+
+def _kept(raster: Any, path: str, notes: Notes) -> tuple[tuple[int, ...], int | None]:
+    """Return the 1-based numbers of the bands that are no transparency, and of the first that is."""
+    alpha = [b for b, kind in enumerate(raster.colorinterp, 1) if kind == ColorInterp.alpha]
+    kept = tuple(b for b in range(1, raster.count + 1) if b not in alpha)
+    if not kept:
+        msg = f"{path} holds nothing but transparency (alpha) in {raster.count} bands; a scene needs bands of numbers"
+        raise FormatError(msg)
+    if alpha:
+        notes.warn(
+            f"{path}: band {', '.join(map(str, alpha))} is declared as transparency (alpha); it tells which pixels "
+            "hold data and is no band of the scene"
+        )
+    return kept, alpha[0] if alpha else None
+
+
+def _numbers(
+    raster: Any, kept: tuple[int, ...], told: BandTags, options: Options
+) -> tuple[NDArray[np.float64] | None, NDArray[np.float64], NDArray[np.float64]]:
+    """Return nodata, scale and offset per band: of the TIFF, else of the ENVI header that was made for it."""
+    given = [raster.nodatavals[b - 1] for b in kept]
+    nodata = np.array([np.nan if v is None else v for v in given], np.float64)
+    scale = np.array([raster.scales[b - 1] for b in kept], np.float64)
+    offset = np.array([raster.offsets[b - 1] for b in kept], np.float64)
+    has_nodata = any(v is not None for v in given)
+    if told.header is not None and len(kept) == raster.count:
+        more = band_facts(told.header, len(kept), options, Notes())
+        if not has_nodata and more["nodata"] is not None:
+            nodata, has_nodata = np.broadcast_to(np.float64(more["nodata"]), (len(kept),)), True
+        if more["scale"] is not None and (scale == 1).all() and (offset == 0).all():
+            scale = np.broadcast_to(np.asarray(more["scale"], np.float64), (len(kept),))
+    return nodata if has_nodata else None, scale, offset
 
 
 def _transform(raster: Any, path: str, notes: Notes) -> Affine | None:
@@ -239,152 +304,9 @@ def stem(path: str) -> str:
     return os.path.splitext(os.path.basename(path))[0]
 
 
-def _sidecar(path: str, raster: Any, notes: Notes) -> tuple[EnviHeader | None, bool]:
-    """Return the ENVI header beside a TIFF, and whether it says that it was made for a TIFF."""
-    for name in (path + ".hdr", os.path.splitext(path)[0] + ".hdr"):
-        if not os.path.isfile(name):
-            continue
-        with open(name, "rb") as file:
-            if not is_envi(file.read(64)):
-                continue
-        header = read_header(name)
-        stated = [header.get(key) for key in ("lines", "samples", "bands")]
-        actual = [str(raster.height), str(raster.width), str(raster.count)]
-        if all(s is None or s == a for s, a in zip(stated, actual, strict=True)):
-            return header, "tif" in (header.get("file type") or "").casefold()
-        notes.warn(
-            f"{name} describes {stated} (lines, samples, bands), the TIFF holds {actual}; it is not used"
-        )
-    return None, False
+def _recognise(path: str, head: bytes) -> str | None:
+    del path
+    return f"the file begins with the signature of a TIFF ({head[:2].decode()})" if is_tiff(head) else None
 
 
-def _band_facts(
-    raster: Any,
-    path: str,
-    header: EnviHeader | None,
-    options: Options,
-    notes: Notes,
-) -> dict[str, Any]:
-    """Return wavelengths, widths, good bands and names, as arguments of `make_scene`."""
-    sources = _sources(raster, path, notes)
-    good = next((good_bands(source.bbl, path) for source in sources if source.bbl is not None), None)
-    names = [text or f"Band {i + 1}" for i, text in enumerate(raster.descriptions)]
-    wavelength, fwhm = _choose(sources, path, options, notes)
-    if header is not None:
-        beside = band_facts(header, raster.count, options, notes)
-        if wavelength is None:
-            wavelength, fwhm = beside["wavelength_nm"], beside["fwhm_nm"]
-        good = beside["good_band"] if good is None else good
-        if not any(raster.descriptions) and beside["band_names"] is not None:
-            names = beside["band_names"]
-    return {"wavelength_nm": wavelength, "fwhm_nm": fwhm, "good_band": good, "band_names": names}
-
-
-def _choose(
-    sources: list[_Source], path: str, options: Options, notes: Notes
-) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
-    """Return the wavelengths of the first place that has some, and warn when another place contradicts them."""
-    chosen: NDArray[np.float64] | None = None
-    chosen_fwhm: NDArray[np.float64] | None = None
-    label = ""
-    for source in sources:
-        if source.values is None:
-            continue
-        if chosen is None:
-            override = None if source.label == _IMAGERY else options.wavelength_unit
-            chosen, chosen_fwhm = to_nanometres(
-                source.values, source.unit, path, notes, fwhm=source.fwhm, override=override
-            )
-            label = source.label
-            continue
-        try:
-            other, _ = to_nanometres(source.values, source.unit, path, Notes())
-        except FormatError:
-            other = None
-        if other is None or np.abs(other - chosen).max() > _SAME_NM:
-            notes.warn(
-                f"{path}: the wavelengths of the {source.label} differ from those of the {label}, which are used"
-            )
-    return chosen, chosen_fwhm
-
-
-_IMAGERY = "IMAGERY domain"
-
-
-def _sources(raster: Any, path: str, notes: Notes) -> list[_Source]:
-    """Return the places where the file itself may keep wavelengths, best first."""
-    count = int(raster.count)
-    domains = [set(raster.tag_namespaces(b + 1)) for b in range(count)]
-    imagery = [
-        _keyed(raster.tags(b + 1, ns="IMAGERY")) if "IMAGERY" in domains[b] else {} for b in range(count)
-    ]
-    envi = [_keyed(raster.tags(b + 1, ns="ENVI")) if "ENVI" in domains[b] else {} for b in range(count)]
-    plain = [_keyed(raster.tags(b + 1)) for b in range(count)]
-    first = _Source(_IMAGERY, unit="um")
-    first.values = _column(imagery, "central wavelength um", path, notes)
-    first.fwhm = _column(imagery, "fwhm um", path, notes)
-    sources = [first]
-    for label, tags in (("tags of the bands", plain), ("ENVI domain of the bands", envi)):
-        source = _Source(label, unit=_common_unit(tags))
-        source.values = _column(tags, "wavelength", path, notes)
-        source.fwhm = _column(tags, "fwhm", path, notes)
-        source.bbl = _column(tags, "bbl", path, notes)
-        sources.append(source)
-    for label, tags in (
-        ("ENVI domain of the file", raster.tags(ns="ENVI")),
-        ("tags of the file", raster.tags()),
-    ):
-        keyed = _keyed(tags)
-        source = _Source(label, unit=_unit(keyed))
-        source.values, source.fwhm, source.bbl = (
-            _file_list(keyed, key, count, path) for key in ("wavelength", "fwhm", "bbl")
-        )
-        sources.append(source)
-    return sources
-
-
-def _keyed(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return tags by lower-case keys with blanks for underscores (`wavelength_units` = `wavelength units`)."""
-    return {key.lower().replace("_", " ").strip(): value for key, value in tags.items()}
-
-
-def _unit(keyed: Mapping[str, str]) -> str | None:
-    return keyed.get("wavelength units", keyed.get("wavelength unit"))
-
-
-def _common_unit(tags: list[dict[str, str]]) -> str | None:
-    """Return the unit that all bands agree on; a file whose bands name different ones has declared none."""
-    units = {_unit(band) for band in tags}
-    return units.pop() if len(units) == 1 else None
-
-
-def _column(tags: list[dict[str, str]], key: str, path: str, notes: Notes) -> NDArray[np.float64] | None:
-    """Return one number per band from the bands' tags; None unless every band has it."""
-    have = [key in band for band in tags]
-    if not any(have):
-        return None
-    if not all(have):
-        missing = have.index(False) + 1
-        notes.warn(
-            f"{path}: only {sum(have)} of {len(have)} bands have `{key}` (band {missing} lacks it); it is not used"
-        )
-        return None
-    return numbers([band[key] for band in tags], key, path)
-
-
-def _file_list(keyed: Mapping[str, str], key: str, count: int, path: str) -> NDArray[np.float64] | None:
-    """Return a comma-separated list of the file's tags.
-
-    Raises
-    ------
-    FormatError
-        If it does not have one entry per band.
-    """
-    text = keyed.get(key, "").strip()
-    if not text or text == "{}":
-        return None
-    values = numbers(text, key, path)
-    if len(values) != count:
-        msg = f"{path}: `{key}` has {len(values)} entries for {count} bands; it must have one per band"
-        raise FormatError(msg)
-    return values
+READER = Reader("geotiff", "GeoTIFF", _recognise, open_geotiff)

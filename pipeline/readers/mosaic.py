@@ -1,7 +1,7 @@
 """Several GeoTIFF tiles as one lazy scene on their common grid.
 
 The tiles must share coordinate system, pixel size, alignment, bands and number type. Gaps between them become nodata,
-so with gaps a nodata value is required. Where tiles overlap, the first one in natural order of the names (or in the
+so with gaps a nodata value is required (or tiles with masks). Where tiles overlap, the first one in natural order of the names (or in the
 order of the list given) is taken, and the scene says so; tiles that lie wholly on an earlier one are refused, since
 they are more likely bands or dates of one place than tiles.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import FormatError
 from ..scene import invalid_mask, shifted
 from .cube import CHUNK_BYTES, lazy_cube
-from .geotiff import RasterFacts, cube_of, read_facts, scene_of
+from .geotiff import RasterFacts, cube_of, lazy_plane, mask_of, read_facts, scene_of
 from .indexing import split_key, squeeze
 from .options import Notes, Options
 from .raster import RasterCube
@@ -106,11 +106,16 @@ def open_mosaic(
     rows, cols = max(t.bottom for t in tiles), max(t.right for t in tiles)
     _check_overlap(tiles, notes)
     covered = _covered(tiles, rows, cols)
-    fill = _fill_value(facts[0], options, covered, rows * cols)
+    masked = any(f.masked for f in facts)
+    fill = _fill_value(facts[0], options, rows * cols if masked else covered, rows * cols)
     shape = (rows, cols, facts[0].shape[2])
     cube = MosaicCube(tiles, shape, fill)
     row_chunks, col_chunks = _chunks(tiles, facts, shape)
     data = lazy_cube(cube, row_chunks, col_chunks, paths=list(paths))
+    valid = None
+    if masked:
+        masks = [Tile(mask_of(f), t.row, t.col) for f, t in zip(facts, tiles, strict=True)]
+        valid = lazy_plane(MosaicCube(masks, (rows, cols, 1), fill=False), data, paths=list(paths))
     first = facts[0].transform
     transform = None
     if first is not None:
@@ -125,6 +130,7 @@ def open_mosaic(
         block_bytes=max(f.block_bytes for f in facts),
         why=why,
         transform=transform,
+        valid_yx=valid,
     )
 
 

@@ -38,6 +38,14 @@ class Options:
         ENVI: bytes before the first number.
     allow_vrt
         Let rasterio open files that refer to other files (VRT) and GDAL's virtual paths (`/vsi...`).
+    variable
+        Which variable to read, where a file holds several (MATLAB, NumPy archives, HDF5, netCDF).
+    detector
+        `vnir` or `swir`, where a product keeps them apart.
+    axes
+        What the stored axes are, slowest first, such as `yxb` or `byx`, where a file does not tell.
+    shape_yx
+        Rows and columns of a cube that is stored as a table of pixels.
     """
 
     nodata: Number | None = None
@@ -49,3 +57,7 @@ class Options:
     data_file: str | None = None
     header_offset: int | None = None
     allow_vrt: bool = False
+    variable: str | None = None
+    detector: str | None = None
+    axes: str | None = None
+    shape_yx: tuple[int, int] | None = None

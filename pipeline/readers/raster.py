@@ -45,6 +45,8 @@ class RasterCube:
         GDAL driver that may open it; None for any (which lets a file refer to others, as VRT does).
     placed
         Whether the raster has a georeference (rasterio warns at each opening of one without).
+    bands
+        1-based numbers of the bands of the file that are bands of the cube, in order; all when None.
     """
 
     ndim = 3
@@ -57,12 +59,14 @@ class RasterCube:
         *,
         driver: str | None = "GTiff",
         placed: bool = True,
+        bands: tuple[int, ...] | None = None,
     ) -> None:
         self.path = path
         self.shape = shape
         self.dtype = dtype
         self.driver = driver
         self.placed = placed
+        self.bands = bands
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
         """Read a window of some bands."""
@@ -72,11 +76,55 @@ class RasterCube:
         x0, x1, x_inside = hull(x)
         if 0 in (y1 - y0, x1 - x0, len(bands)):
             return squeeze(np.empty((length(y), length(x), len(bands)), self.dtype), drop)
-        window = Window(x0, y0, x1 - x0, y1 - y0)  # pyright: ignore[reportCallIssue] # attrs class without stubs
+        numbers = [int(b) + 1 if self.bands is None else self.bands[int(b)] for b in bands]
         with pooled_raster(self.path, driver=self.driver, placed=self.placed) as raster:
-            block = lend((len(bands), y1 - y0, x1 - x0), self.dtype)
-            raster.read([int(b) + 1 for b in bands], window=window, out=block)
+            block = self._read(raster, numbers, window_of(y0, y1, x0, x1))
         return squeeze(block.transpose(1, 2, 0)[y_inside][:, x_inside], drop)
+
+    def _read(self, raster: Any, numbers: list[int], window: Window) -> NDArray[Any]:
+        """Return the bands (band, y, x) of a window of an open raster."""
+        block = lend((len(numbers), int(window.height), int(window.width)), self.dtype)
+        raster.read(numbers, window=window, out=block)
+        return block
+
+
+class MaskCube(RasterCube):
+    """Which pixels of a raster hold data, bool (y, x, 1): by its alpha band, else by the mask that GDAL knows.
+
+    Parameters
+    ----------
+    path, driver, placed
+        As for `RasterCube`.
+    shape_yx
+        Size of the raster.
+    alpha
+        1-based number of the alpha band; None for GDAL's mask of the dataset (which takes an alpha band for one only
+        where it is the last of 2 or 4 bands).
+    """
+
+    def __init__(
+        self,
+        path: str,
+        shape_yx: tuple[int, int],
+        *,
+        driver: str | None = "GTiff",
+        placed: bool = True,
+        alpha: int | None = None,
+    ) -> None:
+        super().__init__(path, (*shape_yx, 1), np.dtype(bool), driver=driver, placed=placed)
+        self.alpha = alpha
+
+    def _read(self, raster: Any, numbers: list[int], window: Window) -> NDArray[Any]:
+        """Return where pixels hold data, bool (1, y, x)."""
+        del numbers
+        if self.alpha is not None:
+            return np.not_equal(raster.read([self.alpha], window=window), 0)
+        return np.not_equal(raster.dataset_mask(window=window), 0)[None]
+
+
+def window_of(y0: int, y1: int, x0: int, x1: int) -> Window:
+    """Return rasterio's window of rows `y0` to `y1` and columns `x0` to `x1`."""
+    return Window(x0, y0, x1 - x0, y1 - y0)  # pyright: ignore[reportCallIssue] # attrs class without stubs
 
 
 def block_bytes(raster: Any, path: str) -> int:
@@ -175,19 +223,43 @@ class _RasterPool:
             old.close()
 
 
+def _many_files() -> int:
+    """Return how many files of one band each may stay open: a quarter of what this process may open."""
+    try:
+        import resource
+    except ImportError:  # Windows, whose limit is in the thousands
+        return 256
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 256 if soft < 0 else max(16, min(256, soft // 4))
+
+
 _POOL = _RasterPool(limit=32, limit_bytes=IDLE_BLOCK_BYTES)
+_BAND_POOL = _RasterPool(limit=_many_files(), limit_bytes=IDLE_BLOCK_BYTES)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_POOL.clear)
+    os.register_at_fork(after_in_child=_BAND_POOL.clear)
 
 
 @contextmanager
-def pooled_raster(path: str, *, driver: str | None, placed: bool) -> Generator[Any]:
-    """Lend an open rasterio dataset to one thread."""
+def pooled_raster(
+    path: str, *, driver: str | None, placed: bool, one_of_many: bool = False
+) -> Generator[Any]:
+    """Lend an open rasterio dataset to one thread.
+
+    Parameters
+    ----------
+    path, driver, placed
+        As for `RasterCube`.
+    one_of_many
+        Whether it is one of hundreds of files of one band each, which are small and read in turn: more of those stay
+        open, since opening takes longer than reading.
+    """
+    pool = _BAND_POOL if one_of_many else _POOL
     key = (path, *file_stamp(path), driver)
     with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE_BYTES):
         handle: Any = None
         try:
-            handle = _POOL.take(key) or _open(path, driver, placed=placed)
+            handle = pool.take(key) or _open(path, driver, placed=placed)
             yield handle
         except RasterioIOError as error:
             _close(handle)
@@ -196,7 +268,7 @@ def pooled_raster(path: str, *, driver: str | None, placed: bool) -> Generator[A
         except BaseException:
             _close(handle)
             raise
-        _POOL.give(key, handle)
+        pool.give(key, handle)
 
 
 def open_quietly(path: str, driver: str | None) -> Any:

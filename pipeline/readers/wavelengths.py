@@ -5,12 +5,15 @@
 3. A declared unit holds if the values make sense in it (100 nm to 100 um). A unit that contradicts the values is an
    error: nm beside 0.46 ... 2.41 is never taken as 0.46 nm, nor silently as um.
 4. No unit, or one that is no unit of length (`Unknown`, `Index`, `n`): decided by magnitude, with one warning.
+5. Where there is no list, wavelengths that stand in the names of the bands count if *every* name carries exactly one,
+   with its unit (`from_names`).
 
 No order of the bands is assumed anywhere.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +60,13 @@ NOT_LENGTHS = (
 """Units of other quantities than length, which are refused."""
 
 _FACTORS = {spelling.casefold(): factor for factor, spellings in UNITS_NM.items() for spelling in spellings}
+
+_IN_NAME = re.compile(
+    r"(?<![a-z0-9.])(\d{1,6}(?:\.\d{1,12})?)[ _]?"
+    r"(nm|nanomet(?:er|re)s?|um|\N{MICRO SIGN}m|\N{GREEK SMALL LETTER MU}m|micromet(?:er|re)s?|microns?)(?![a-z0-9])",
+    re.IGNORECASE,
+)
+"""A wavelength with its unit inside a name. Only units that nobody would use for a pixel's size."""
 
 SHORTEST_NM, LONGEST_NM = 100.0, 100_000.0
 """From the far ultraviolet to the thermal infrared. As micrometres this is 0.1 to 100, so the two never overlap."""
@@ -144,10 +154,34 @@ def to_nanometres(
     if factor is None:
         return None, None
     widths = None if fwhm is None else np.asarray(fwhm, np.float64).reshape(-1)
-    if widths is not None and (not np.isfinite(widths).all() or (widths <= 0).all() or (widths < 0).any()):
+    if widths is not None and not (np.isfinite(widths) & (widths > 0)).any():
         notes.warn(f"{where}: the fwhm list holds no usable widths; the scene has none")
         widths = None
+    elif widths is not None:
+        widths = np.where(np.isfinite(widths) & (widths > 0), widths, np.nan)
     return _scaled(given, factor), None if widths is None else _scaled(widths, factor)
+
+
+def from_names(names: Sequence[str]) -> tuple[list[float], str] | None:
+    """Return the wavelengths that stand in the names of the bands, and their unit.
+
+    Returns
+    -------
+    tuple or None
+        Values and the unit as the names spell it; None unless every name carries exactly one wavelength in that unit
+        and the values make sense in it. `Band 1 (400.0 nm)` and `376.44 Nanometers` are such names.
+    """
+    values: list[float] = []
+    unit = ""
+    for name in names:
+        found = _IN_NAME.findall(name)
+        if len(found) != 1 or (unit and found[0][1].casefold() != unit):
+            return None
+        unit = found[0][1].casefold()
+        values.append(float(found[0][0]))
+    if not values or placeholder(np.array(values)) is not None:
+        return None
+    return (values, unit) if _plausible(np.array(values), _FACTORS[unit]) else None
 
 
 def placeholder(values: NDArray[np.float64]) -> str | None:
@@ -213,19 +247,56 @@ def numbers(text: str | Sequence[str], key: str, where: str) -> NDArray[np.float
     out = np.empty(len(entries), np.float64)
     for i, entry in enumerate(entries):
         try:
-            out[i] = float(entry)
+            out[i] = to_float(entry)
         except ValueError as error:
             msg = f"{where}: entry {i + 1} of `{key}` is {str(entry)[:40]!r}; allowed: numbers separated by commas"
             raise FormatError(msg) from error
     return out
 
 
+def to_float(text: Any) -> float:
+    """Return a number as headers write it: Python's own forms without `_`, and IDL's `1.5D+02`.
+
+    Raises
+    ------
+    ValueError
+        If the text is no number.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        return float(str(text).casefold().replace("d", "e", 1))
+    if isinstance(text, str) and ("_" in text or not text.isascii()):
+        raise ValueError(text)
+    return number
+
+
 def split_list(text: str) -> list[str]:
-    """Split a braced or bare list at its commas; an empty last entry (trailing comma) is no entry."""
+    """Split a braced or bare list at its commas; an empty last entry (trailing comma) is no entry.
+
+    Commas inside inner braces split nothing, and inner braces around an entry go: `{a, {b, c}}` are `a` and `b, c`.
+    """
     inner = text.strip()
     if inner.startswith("{"):
         inner = inner[1:].removesuffix("}")
-    parts = [" ".join(part.split()) for part in inner.split(",")]
+    parts = inner.split(",") if "{" not in inner else _split_outside_braces(inner)
+    parts = [" ".join(part.split()) for part in parts]
     if parts and not parts[-1]:
         parts.pop()
     return parts
+
+
+def _split_outside_braces(text: str) -> list[str]:
+    """Split at the commas outside braces; at all commas where the braces do not match."""
+    if text.count("{") != text.count("}"):
+        return text.split(",")
+    entries: list[list[str]] = [[]]
+    depth = 0
+    for piece in re.split(r"([{},])", text):
+        if piece == "," and depth <= 0:
+            entries.append([])
+            continue
+        depth += {"{": 1, "}": -1}.get(piece, 0)
+        entries[-1].append(piece)
+    whole = ("".join(pieces).strip() for pieces in entries)
+    return [part[1:-1] if part.startswith("{") and part.endswith("}") else part for part in whole]

@@ -21,6 +21,7 @@ from bandstream.pipeline.scene import (
     make_scene,
     nearest_band,
     nodata_values,
+    replaced,
     scale_offset,
     scene_crs,
     scene_transform,
@@ -250,3 +251,32 @@ def test_what_contradicts_the_bands_is_refused(options, message):
 def test_a_dataset_of_the_users_own_is_checked(change, message):
     with pytest.raises(SceneError, match=message):
         check_scene(change(make_scene(cube())))
+
+
+def test_quality_layers_and_positions_come_along_and_stay_lazy():
+    plane = da.arange(6, chunks=3).reshape(2, 3)
+    scene = make_scene(
+        cube((2, 3, 4)),
+        quality={"cloud": (plane > 3, {"flag_meanings": "clear cloud"})},
+        layers={"sun_zenith": plane.astype("f4")},
+        lat_yx=plane * 1.0,
+        lon_yx=plane * 2.0,
+    )
+    assert scene["quality_cloud"].chunks is not None
+    assert scene["quality_cloud"].attrs["flag_meanings"] == "clear cloud"
+    assert scene["lon"].attrs["units"] == "degrees_east"
+    assert summary(scene)["layers"] == ["quality_cloud", "sun_zenith", "lat", "lon"]
+    assert "valid_rule" not in scene.attrs
+    assert make_scene(cube((2, 3, 4)), valid_yx=plane > 2).attrs["valid_rule"] == "product"
+
+
+def test_replaced_numbers_take_the_place_of_those_per_band_and_valid_follows_nodata():
+    scene = make_scene(cube((2, 2, 3)), nodata=[0, 5, np.nan], scale=[1, 2, 3])
+    other = replaced(scene, nodata=3.0, scale=0.5, quantity="radiance")
+    assert (other.attrs["nodata"], other.attrs["scale"], other.attrs["quantity"]) == (3.0, 0.5, "radiance")
+    assert "nodata" not in other.coords
+    assert "scale" not in other.coords
+    assert replaced(other, offset=[0, 1, 2])["offset"].values.tolist() == [0, 1, 2]
+    raw = scene["data"].values
+    np.testing.assert_array_equal(other["valid"].values, (raw != 3).any(axis=2))
+    assert replaced(scene, units="1")["nodata"].values.tolist()[:2] == [0, 5]

@@ -390,6 +390,7 @@ def test_class_names_hold_equals_signs_and_colours_follow_them(tmp_path):
     ("fields", "message"),
     [
         ({"classes": "3", "class names": "{a, b}"}, "classes = 3, but `class names` has 2"),
+        ({"classes": "\u00b2", "class names": "{a, b}"}, "classes = \u00b2, but `class names` has 2"),
         ({"class names": "{a, b}", "class lookup": "{0, 0, 0}"}, "3 numbers"),
         ({"class names": "{a}", "class lookup": "{0, 0, 256}"}, "0-255"),
     ],

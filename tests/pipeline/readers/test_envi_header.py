@@ -96,6 +96,8 @@ def test_the_parser_agrees_with_spy_on_a_plain_header(tmp_path):
         ("k = {}", ""),
         ("k = a {b", "a {b"),
         ("k = {a = b,\n c = d}", "a = b,\nc = d"),
+        ("k = {a\n\n\n\n b}", "a\nb"),
+        ("; x = {\nk = a", "a"),
     ],
 )
 def test_braces_and_equals_signs_inside_values(text, value):
@@ -149,6 +151,9 @@ def test_byte_order_offset_and_file_type_have_defaults():
         ({"lines": "inf"}, "`lines` = 'inf'; allowed: one whole number"),
         ({"samples": "1e999"}, "`samples` = '1e999'"),
         ({"bands": "nan"}, "`bands` = 'nan'"),
+        ({"bands": "65537"}, "`bands` = 65537 is no size of an image; allowed: 1 to 65536"),
+        ({"lines": "1e18"}, r"`lines` = 1e\+18 is no size of an image"),
+        ({"samples": "1_0"}, "`samples` = '1_0'; allowed: one whole number"),
         ({"data_type": "-inf"}, "`data type` = '-inf'"),
         ({"header_offset": "inf"}, "`header offset` = 'inf'"),
         ({"byte_order": "2"}, "byte order = 2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import rasterio
 from affine import Affine
 from rasterio.crs import CRS
+from rasterio.enums import ColorInterp
 
 from bandstream.pipeline.errors import BandstreamWarning, FormatError
 from bandstream.pipeline.readers import geotiff, open_scene, raster
@@ -259,6 +261,16 @@ UM = {"CENTRAL_WAVELENGTH_UM": ["0.46", "2.409", "0.6505"], "FWHM_UM": ["0.0058"
         ({"band_tags": {"IMAGERY": UM}}, False),
         ({"band_tags": {None: {**WL, "bbl": ["1", "0", "1"]}}}, True),
         ({"band_tags": {"ENVI": {**WL, "bbl": ["1", "0.0", "1"]}}}, True),
+        ({"band_tags": {None: {k.upper(): v for k, v in WL.items()}}}, False),
+        (
+            {
+                "band_tags": {
+                    None: {"wl": WL["wavelength"], "wlu": ["nm"] * 3, "full_width_half_maximum": WL["fwhm"]}
+                }
+            },
+            False,
+        ),
+        ({"band_tags": {None: {**WL, "bad_band_multiplier": ["1", "0", "1"]}}}, True),
         ({"tags": {"ENVI": ENVI_LISTS}}, True),
         ({"tags": {None: LISTS}}, True),
     ],
@@ -284,6 +296,55 @@ def test_an_envi_header_beside_a_tiff_tells_its_bands(tmp_path, name):
     (tmp_path / name).write_text(f"ENVI\nlines = 41\n{text}\n")
     with pytest.warns(BandstreamWarning, match="it is not used"):
         assert "wavelength" not in open_scene(path).coords
+
+
+def stac(band: dict[str, object], *, where: str = "asset", key: str = "bands") -> str:
+    """Return a STAC item with three bands."""
+    bands = [{"name": f"b{i}", **band} for i in range(3)]
+    for i, entry in enumerate(bands):
+        for name in list(entry):
+            if name.endswith("wavelength"):
+                entry[name] = [0.46, 2.409, 0.6505][i]
+    asset = {"href": "./x/a.tif", **({key: bands} if where == "asset" else {})}
+    return json.dumps({"assets": {"image": asset}, "properties": {key: bands} if where == "item" else {}})
+
+
+@pytest.mark.parametrize("name", ["a.stac.json", "a.tif.stac.json"])
+@pytest.mark.parametrize(
+    ("prefix", "where", "key"),
+    [("eo:", "asset", "bands"), ("", "item", "eo:bands"), ("", "asset", "eo:bands")],
+)
+def test_a_stac_item_beside_a_tiff_tells_its_bands_in_micrometres(tmp_path, name, prefix, where, key):
+    path = write(tmp_path / "a.tif")
+    band = {f"{prefix}center_wavelength": 0.0, f"{prefix}full_width_half_max": 0.01}
+    (tmp_path / name).write_text(stac(band, where=where, key=key))
+    ds = open_scene(path)
+    assert ds["wavelength"].values.tolist() == [460, 2409, 650.5]
+    assert ds["fwhm"].values.tolist() == [10, 10, 10]
+    assert ds["band_name"].values.tolist() == ["b0", "b1", "b2"]
+    assert ds.attrs["files"] == [str(path), str(tmp_path / name)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read as JSON"),
+        ('{"properties": {"bands": [{"eo:center_wavelength": 0.5}]}}', "describes 1 bands, the TIFF holds 3"),
+        ('{"properties": {"bands": [{"eo:center_wavelength": 0.5}, {}, {}]}}', "only 1 of 3 bands have"),
+        ("[]", None),
+        ('{"assets": 5, "properties": []}', None),
+        ('{"properties": {"bands": [1, 2, 3]}}', None),
+        ('{"properties": {"bands": [{"center_wavelength": "0.5"}, {"center_wavelength": true}, {}]}}', None),
+    ],
+)
+def test_a_stac_item_that_says_nothing_usable_is_not_used(tmp_path, text, message):
+    path = write(tmp_path / "a.tif")
+    (tmp_path / "a.stac.json").write_text(text)
+    if message is None:
+        assert "wavelength" not in open_scene(path).coords
+    else:
+        with pytest.warns(BandstreamWarning, match=message):
+            assert "wavelength" not in open_scene(path).coords
 
 
 def test_places_that_contradict_each_other_are_told(tmp_path):
@@ -318,13 +379,75 @@ def test_complex_numbers_are_refused(tmp_path):
         open_scene(write(tmp_path / "a.tif", np.zeros(SHAPE, np.complex64)))
 
 
-def test_a_mask_that_is_not_read_is_told(tmp_path):
-    path = write(tmp_path / "a.tif")
-    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as out:
-        out.write_mask(np.zeros(SHAPE[:2], bool))
-    with pytest.warns(BandstreamWarning, match="mask or alpha"):
+@pytest.mark.parametrize("internal", [True, False])
+@pytest.mark.parametrize("tiled", [{}, {"tiled": True, "blockxsize": 16, "blockysize": 16}])
+def test_a_mask_of_the_file_says_which_pixels_hold_data(tmp_path, internal, tiled):
+    mask = np.random.default_rng(0).random(SHAPE[:2]) > 0.3
+    path = write(tmp_path / "a.tif", **tiled)
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=internal), rasterio.open(path, "r+") as out:
+        out.write_mask(mask)
+    assert (tmp_path / "a.tif.msk").exists() != internal
+    ds = open_scene(path)
+    with rasterio.open(path) as theirs:
+        assert np.array_equal(ds["valid"].values, theirs.dataset_mask() > 0)
+    assert np.array_equal(ds["valid"].values, mask)
+    assert ds["valid"].chunks == ds["data"].chunks[:2]
+    assert (ds.attrs["valid_rule"], ds.sizes["band"]) == ("product", 3)
+    assert (str(tmp_path / "a.tif.msk") in ds.attrs["files"]) != internal
+    again = pickle.loads(pickle.dumps(ds["valid"].data))  # noqa: S301 - our own bytes
+    assert np.array_equal(again.compute(scheduler="sync"), mask)
+
+
+@pytest.mark.parametrize("at", [3, 0])
+def test_an_alpha_band_is_no_band_and_says_which_pixels_hold_data(tmp_path, at):
+    values = np.random.default_rng(0).integers(0, 255, (*SHAPE[:2], 4)).astype("uint8")
+    values[:5, :, at] = 0
+    tags = {"wavelength": ["400", "500", "600", "700"], "wavelength_units": ["nm"] * 4}
+    path = write(
+        tmp_path / "a.tif",
+        values,
+        band_tags={None: tags},
+        tags={None: {"bbl": "1,0,1,1"}},
+        photometric="minisblack",
+        alpha="unspecified",
+    )
+    with rasterio.open(path, "r+") as out:
+        out.colorinterp = [ColorInterp.alpha if b == at else ColorInterp.gray for b in range(4)]
+    with pytest.warns(BandstreamWarning, match=rf"band {at + 1} is declared as transparency"):
+        ds = open_scene(path)
+    kept = [b for b in range(4) if b != at]
+    assert np.array_equal(ds["data"].values, values[:, :, kept])
+    assert np.array_equal(
+        ds["data"][2:9:3, ::-1, [2, 0]].values, values[2:9:3, ::-1][:, :, [kept[2], kept[0]]]
+    )
+    assert np.array_equal(ds["valid"].values, values[:, :, at] > 0)
+    assert ds["wavelength"].values.tolist() == [400 + 100 * b for b in kept]
+    assert ds["good_band"].values.tolist() == [b != 1 for b in kept]
+
+
+def test_nothing_but_alpha_is_refused(tmp_path):
+    path = write(tmp_path / "a.tif", np.ones((*SHAPE[:2], 1), "uint8"))
+    with rasterio.open(path, "r+") as out:
+        out.colorinterp = [ColorInterp.alpha]
+    with pytest.raises(FormatError, match="nothing but transparency"):
         open_scene(path)
-    assert open_scene(path, nodata=0).attrs["nodata"] == 0
+
+
+def test_tiles_with_masks_need_no_nodata_for_their_gaps(tmp_path):
+    values = np.arange(16 * 16 * 2, dtype=np.int16).reshape(16, 16, 2)
+    mask = np.random.default_rng(1).random((16, 16)) > 0.5
+    for name, east in (("a", 0), ("b", 48)):  # a gap of 32 columns between them
+        place = Affine(30, 0, 500_000 + 30 * east, 0, -30, 5_800_000)
+        path = write(tmp_path / f"{name}.tif", values, transform=place)
+        if name == "a":
+            with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as out:
+                out.write_mask(mask)
+    ds = open_scene(tmp_path)
+    expected = np.zeros((16, 64), bool)
+    expected[:, :16], expected[:, 48:] = mask, True
+    assert np.array_equal(ds["valid"].values, expected)
+    assert np.array_equal(ds["data"].values[:, 48:], values)
+    assert ds.attrs["valid_rule"] == "product"
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path):

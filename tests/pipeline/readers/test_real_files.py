@@ -221,7 +221,7 @@ def test_the_enmap_tiles_are_one_scene_with_gaps(data_root):
         ("gdal_wl_fwhm.tif", 400.0, 10.0, True, 0),
         ("gdal_wl_only.tif", 400.0, None, True, 0),
         ("gdal_no_info.tif", None, None, True, 0),
-        ("staclike.tif", None, None, True, 0),
+        ("staclike.tif", 4000.0, 100.0, True, 0),
         ("hymap.tif", None, None, True, 0),
         ("envi_wl_fwhm.bsq", 400.0, 10.0, False, 0),
         ("envi_wl_implicit_nm.bsq", 400.0, None, True, 1),
@@ -236,3 +236,49 @@ def test_wavelengths_of_first_bands_wherever_programs_put_them(
     assert (float(ds["fwhm"][0]) if "fwhm" in ds.coords else None) == fwhm
     assert bool(ds["good_band"][0]) == good
     assert len(ds.attrs["warnings"]) == warned
+
+
+def test_every_tiff_of_the_data_says_what_rasterio_says(data_root, quiet):
+    """Shape, type, place, nodata, scales and pixels; wavelengths against the tags as GDAL gives them."""
+    paths = sorted(data_root.glob("**/*.tif"))
+    assert len(paths) > 40
+    with_wavelengths = 0
+    for path in paths:
+        ds = open_scene(path)
+        check_scene(ds)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs = rasterio.open(path)
+        with theirs:
+            assert ds["data"].shape == (theirs.height, theirs.width, theirs.count), path
+            assert ds["data"].dtype == theirs.dtypes[0]
+            assert scene_crs(ds) == theirs.crs
+            assert scene_transform(ds) == theirs.transform
+            nodata = [np.nan if v is None else v for v in theirs.nodatavals]
+            assert np.array_equal(nodata_values(ds), nodata, equal_nan=True)
+            if path.parent.name != "images":  # those are compared above
+                assert np.array_equal(ds["data"].values, theirs.read().transpose(1, 2, 0))
+            expected = tagged_nm(theirs)
+        if expected is not None:
+            with_wavelengths += 1
+            assert np.allclose(ds["wavelength"].values, expected, rtol=1e-9), path
+        else:
+            assert "wavelength" not in ds.coords or path.name == "staclike.tif"
+    assert with_wavelengths > 20
+
+
+def tagged_nm(raster) -> list[float] | None:
+    """Return the wavelengths of a raster's tags in nm, by hand."""
+    bands = range(1, raster.count + 1)
+    if raster.tags(1, ns="IMAGERY").get("CENTRAL_WAVELENGTH_UM"):
+        return [float(raster.tags(b, ns="IMAGERY")["CENTRAL_WAVELENGTH_UM"]) * 1000 for b in bands]
+    if raster.tags(1).get("wavelength"):
+        values = [float(raster.tags(b)["wavelength"]) for b in bands]
+    elif raster.tags(1, ns="ENVI").get("wavelength"):
+        values = [float(raster.tags(b, ns="ENVI")["wavelength"]) for b in bands]
+    else:
+        text = raster.tags(ns="ENVI").get("wavelength") or raster.tags().get("wavelength")
+        if text is None:
+            return None
+        values = [float(v) for v in text.strip("{} ").split(",")]
+    return [v * 1000 if v < 100 else v for v in values]
