@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from .errors import BandstreamWarning, StoreSchemaError
 from .scene import check_scene
-from .stages.calibrate import calibration
 from .stages.chain import BoundChain
-from .stages.mask import nodata_per_band
+from .stages.prepare import prepare_scene
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -49,13 +48,17 @@ def transform(scene: xr.Dataset, store: PatchStore, *, chunk_rows: int | None = 
     import xarray as xr
 
     check_scene(scene)
-    bound = bind_chain(scene, store)
+    scene = prepare_scene(scene, store.chain.preparation)
+    _require_bands(scene, store)
+    bound = store.chain.bind(scene)
     source = scene["data"].data.rechunk({0: chunk_rows, 2: -1} if chunk_rows else {2: -1})
+    usable = scene["valid"].data.rechunk(source.chunks[:2]) if "valid_rule" in scene.attrs else None
     outputs = store.bands
     both = da.map_blocks(
         _apply,
         source,
-        bound,
+        *([] if usable is None else [usable[:, :, None]]),
+        bound=bound,
         dtype=np.float32,
         chunks=(source.chunks[0], source.chunks[1], (outputs + 1,)),
         meta=np.empty((0, 0, 0), np.float32),
@@ -73,26 +76,6 @@ def transform(scene: xr.Dataset, store: PatchStore, *, chunk_rows: int | None = 
         for name in ("data", "valid"):
             result[name].attrs["grid_mapping"] = "spatial_ref"
     return result
-
-
-def bind_chain(scene: xr.Dataset, store: PatchStore) -> BoundChain:
-    """Return the store's chain with the scene's own calibration and nodata.
-
-    Raises
-    ------
-    StoreSchemaError
-        The bands differ.
-    """
-    chain = store.chain
-    _require_bands(scene, store)
-    settings = chain.calibrate
-    if settings:
-        scale, offset = calibration(scene, settings["to"], settings["scale"], settings["offset"])
-    else:
-        bands = scene.sizes["band"]
-        scale, offset = np.ones(bands), np.zeros(bands)
-    nodata = chain.nodata if chain.nodata in ("auto", "none") else float(chain.nodata)
-    return chain.bind(scale, offset, nodata_per_band(scene, nodata))  # pyright: ignore[reportArgumentType] - narrowed above
 
 
 def _require_bands(scene: xr.Dataset, store: PatchStore) -> None:
@@ -125,9 +108,12 @@ def _require_bands(scene: xr.Dataset, store: PatchStore) -> None:
         )
 
 
-def _apply(block_yxb: NDArray[Any], bound: BoundChain) -> NDArray[np.float32]:
+def _apply(
+    block_yxb: NDArray[Any], usable_yx1: NDArray[np.bool_] | None = None, *, bound: BoundChain
+) -> NDArray[np.float32]:
     """Return the outputs with the valid mask as one component more, (y, x, outputs + 1)."""
-    data_cyx, valid = bound.apply(np.ascontiguousarray(block_yxb.transpose(2, 0, 1)))
+    usable = None if usable_yx1 is None else usable_yx1[:, :, 0]
+    data_cyx, valid = bound.apply(np.ascontiguousarray(block_yxb.transpose(2, 0, 1)), usable)
     both = np.empty((*valid.shape, len(data_cyx) + 1), np.float32)
     both[..., :-1] = data_cyx.transpose(1, 2, 0)
     both[..., -1] = valid

@@ -154,15 +154,18 @@ class Job:
         from .fitting import Prepared
         from .sources import open_sources
 
-        scenes = open_sources(sources)
-        prepared = Prepared.of(workflow, scenes)
+        preparation = workflow.preparation(sources.places)
+        scenes = open_sources(sources, preparation)
+        prepared = Prepared.of(workflow, scenes, preparation)
         try:
             (root / CACHE).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(
                 f"The store root {root} cannot be made: {error}. Set store.root to another."
             ) from error
-        names = [[*item.source_files, *item.label_files, *item.split_files] for item in scenes]
+        names = [
+            [*item.source_files, *item.label_files, *item.split_files, *item.prepared_from] for item in scenes
+        ]
         stamps = {name: file_stamp(Path(name)) for part in [*names, map(str, sources.files)] for name in part}
         cache = DigestCache(root / CACHE / "digests.json")
         digests = [_digest(item, cache) for item in scenes]
@@ -174,6 +177,9 @@ class Job:
             "windows_nm": prepared.windows_nm,
             "class_names": sources.class_names,
         }
+        if sources.catalog is not None and sources.catalog.wavelength_nm is not None:
+            # what the entry adds to the files
+            recipe["catalog"] = [sources.catalog.wavelength_nm, sources.catalog.fwhm_nm]
         print_ = fingerprint({"recipe": recipe, "sources": digests})
         path = root / f"{workflow.name}-{print_[:12]}.zarr"
         return cls(workflow, sources, scenes, prepared, digests, print_, path, stamps)
@@ -237,7 +243,8 @@ class Job:
 
         bands = self.prepared.candidates.astype("int64")
         sources = self._sources(
-            found, FittedChain(self.scenes[0].scene.sizes["band"], bands, bands, None, "auto", None)
+            found,
+            FittedChain(self.scenes[0].scene.sizes["band"], bands, bands, self.prepared.preparation, None),
         )
         reduce = self.workflow.stage("reduce")
         layout = self._layout(
@@ -247,10 +254,15 @@ class Job:
         first = max(
             statistics_bytes(item.shape_yx, len(bands), item.scene["data"].dtype) for item in self.scenes
         )
-        # what a GeoTIFF's own blocks take while they are decoded, however small the window
+        # what a file's own blocks, or a calibration, take while a window is read, however small it is
         block = max(int(item.scene.attrs.get("block_bytes", 0)) for item in self.scenes)
         second = task_bytes(layout, sources)
-        hint = "the GeoTIFF's own blocks smaller (gdal_translate -co TILED=YES)" if block > second else ""
+        hint = (
+            "the scene's own blocks smaller (`bandstream scene convert` or `scene calibrate` to ENVI; gdal_translate -co "
+            "TILED=YES for a GeoTIFF)"
+            if block > second
+            else ""
+        )
         return (
             Engine.plan(first + block, held, memory_bytes, hint),
             Engine.plan(second + block, held, memory_bytes, hint or "tiles.size or tiles.halo smaller"),
@@ -269,16 +281,15 @@ class Job:
         from .tiling import TileGrid
 
         tiles = self.workflow.tiles
-        numbers = zip(self.prepared.scale, self.prepared.offset, self.prepared.nodata, strict=True)
         return [
             TileSource(
                 item.scene,
                 TileGrid(item.shape_yx, tiles.size, tiles.halo),
-                chain.bind(*n),
+                chain.bind(item.scene),
                 split,
                 item.labels,
             )
-            for item, n, split in zip(self.scenes, numbers, found.splits, strict=True)
+            for item, split in zip(self.scenes, found.splits, strict=True)
         ]
 
     def _tile(self, found: Survey, fitted: Fit, engine: Engine, *, quiet: bool) -> PatchStore:
@@ -318,8 +329,8 @@ def _digest(item: OpenScene, cache: DigestCache) -> dict[str, Any]:
         "split_raster": cache.digest(item.split_files) if item.split else None,
         "split": item.files.split_code,
         "unlabelled": item.files.unlabelled,
-        "header_offset": item.files.header_offset,
-        "wavelength_unit": item.files.wavelength_unit,
+        "options": item.files.options,
+        "prepared_from": cache.digest(item.prepared_from) if item.prepared_from else None,
     }
 
 

@@ -80,6 +80,35 @@ def parse_yaml(text: str, where: str) -> Any:
         raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from error
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes what `parse_yaml` reads back as it was, lists of numbers in one row."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write equal values out each time: aliases are refused on reading."""
+        del data
+        return True
+
+
+def _row(dumper: yaml.SafeDumper, value: list[Any]) -> yaml.Node:
+    flat = all(isinstance(item, (int, float)) for item in value)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=flat)
+
+
+def _words(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    # PyYAML leaves 1e5 bare, which is a number in YAML 1.2, and folds lines at characters that are none
+    style = '"' if value[:1] in tuple("+-.0123456789") or not value.isprintable() else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(list, _row)
+_Dumper.add_representer(str, _words)
+
+
+def dump_yaml(data: dict[str, Any]) -> str:
+    """Return YAML that `parse_yaml` reads back as it was, keys in their order."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
 def load_yaml(path: str | Path) -> dict[str, Any]:
     """Read one YAML file whose top level is a mapping.
 

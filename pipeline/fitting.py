@@ -5,23 +5,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .calibration.radiance_scale import REFLECTANCES
 from .engine import Engine, fold
 from .errors import BandstreamWarning, ConfigError, EmptySplitError, NoValidPixelsError
 from .progress import runs_of
-from .reading import read_block
-from .scene import invalid_mask, scale_offset
+from .reading import read_block, read_usable
+from .scene import invalid_mask, nodata_values, scale_offset
 from .sources import OpenScene
 from .splits import SplitMap
 from .stages.bands import candidate_bands, named_windows
-from .stages.calibrate import REFLECTANCES, calibration
 from .stages.chain import FittedChain, Stage, take_bands
-from .stages.mask import nodata_per_band
 from .stages.normalize import Normalize
+from .stages.prepare import Preparation
 from .stages.reduce import Pca
 from .statistics import F8, BandStatistics, Moments
 from .store import SPLIT_CODE
@@ -37,22 +37,22 @@ class Prepared:
     """A workflow's stages, before fitting, for its scenes."""
 
     candidates: NDArray[np.intp]  #: bands that metadata do not rule out
-    nodata_setting: float | Literal["auto", "none"]
+    preparation: Preparation
     nodata: list[F8]  #: per scene, per source band
     scale: list[F8]
     offset: list[F8]
     windows_nm: list[tuple[float, float]]
 
     @classmethod
-    def of(cls, workflow: Workflow, scenes: Sequence[OpenScene]) -> Prepared:
+    def of(cls, workflow: Workflow, scenes: Sequence[OpenScene], preparation: Preparation) -> Prepared:
         """Work out what needs no pixel.
 
         Raises
         ------
         ConfigError
-            A scene cannot be calibrated as asked, or no band is left.
+            No band is left, or the scenes' stored numbers cannot be mixed.
         """
-        drop, calibrate, mask = (workflow.stage(kind) for kind in ("drop_bands", "calibrate", "mask"))
+        drop = workflow.stage("drop_bands")
         datasets = [item.scene for item in scenes]
         windows: list[tuple[float, float]] = []
         if drop and drop.windows_nm:
@@ -60,21 +60,15 @@ class Prepared:
                 named_windows(drop.windows_nm) if isinstance(drop.windows_nm, str) else list(drop.windows_nm)
             )
         candidates = candidate_bands(datasets, listed=bool(drop and drop.listed), windows_nm=windows)
-        setting = mask.nodata if mask else "auto"
-        bands = datasets[0].sizes["band"]
-        unscaled = (np.ones(bands), np.zeros(bands))
-        if calibrate is None:
+        if preparation.calibrate is None:
             _require_one_scale(datasets)
-        calibrated = [
-            calibration(d, calibrate.to, calibrate.scale, calibrate.offset) if calibrate else unscaled
-            for d in datasets
-        ]
+        numbers = [preparation.numbers(d) for d in datasets]
         return cls(
             candidates,
-            setting,
-            [nodata_per_band(d, setting) for d in datasets],
-            [scale for scale, _ in calibrated],
-            [offset for _, offset in calibrated],
+            preparation,
+            [nodata_values(d) for d in datasets],
+            [scale for scale, _ in numbers],
+            [offset for _, offset in numbers],
             windows,
         )
 
@@ -128,6 +122,9 @@ def block_statistics(
     nodata, scale, offset = numbers
     cols = slice(0, item.shape_yx[1])
     wanted = split.codes(rows, cols) == SPLIT_CODE["train"]
+    usable = read_usable(item.scene, rows, cols) if wanted.any() else None
+    if usable is not None:
+        wanted &= usable
     if not wanted.any():
         return BandStatistics.empty(len(bands))
     block = take_bands(read_block(item.scene, rows, cols), bands)
@@ -221,13 +218,14 @@ def fit(workflow: Workflow, prepared: Prepared, statistics: BandStatistics | Non
         More components than bands.
     """
     calibrate = workflow.stage("calibrate")
-    settings = calibrate.model_dump(mode="json") if calibrate else None
     everything = prepared.candidates.astype(np.int64)
     if statistics is None:
-        chain = FittedChain(source_bands, everything, everything, settings, prepared.nodata_setting, None)
+        chain = FittedChain(source_bands, everything, everything, prepared.preparation, None)
         return Fit(chain, None, None, [])
     if not statistics.considered:
-        raise EmptySplitError("The training split holds no pixel of any scene; check `split`.")
+        raise EmptySplitError(
+            "The training split holds no pixel of any scene that the masks leave; check `split` and `mask`."
+        )
     drop = workflow.stage("drop_bands")
     judged = everything[statistics.present] if drop and drop.all_nodata else everything
     moments = statistics.moments()
@@ -247,8 +245,7 @@ def fit(workflow: Workflow, prepared: Prepared, statistics: BandStatistics | Non
         source_bands,
         judged,
         judged[keep],
-        settings,
-        prepared.nodata_setting,
+        prepared.preparation,
         moments.mean,
         tuple(_fit_stages(workflow, moments)),
     )

@@ -1,8 +1,9 @@
 """Label rasters on a scene's own grid, read window by window.
 
 With a CRS on both sides the labels are warped to the scene (nearest neighbour; the majority where they are finer).
-Without, they must have the scene's size, or an integer multiple of it of which the majority is taken. The same reader
-serves split rasters.
+A scene in sensor geometry takes georeferenced labels at the latitude and longitude of its pixels (nearest neighbour).
+Without a place, as MATLAB and NumPy files are, they must have the scene's size, or an integer multiple of it of which
+the majority is taken. The same reader serves split rasters.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,10 @@ from rasterio.vrt import WarpedVRT
 from rasterio.warp import calculate_default_transform
 from rasterio.windows import Window
 
-from .errors import LabelError, SceneNotFoundError
+from .errors import BandstreamWarning, FormatError, LabelError, SceneNotFoundError
+from .ground import Geolocation, in_sensor_geometry, sample_nearest
+from .readers.cube import file_stamp
+from .readers.envi import class_table, find_header, read_header
 from .scene import scene_crs, scene_transform
 
 if TYPE_CHECKING:
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
 MAX_CLASS = 4096
 #: Formats of labels and split rasters; none that refers to other files, as VRT does.
 DRIVERS = ("GTiff", "ENVI", "HFA", "PNG", "AAIGrid", "EHdr")
+#: Files of arrays without a place, by their ending.
+ARRAY_FILES = (".mat", ".npy", ".npz")
 # from this ratio of pixel sides on the labels count as finer than the scene
 _FINER = 1.5
 
@@ -49,10 +56,27 @@ class LabelRaster:
     warp: (
         tuple[str, Affine] | None
     )  #: CRS (WKT) and transform of the scene, where the labels lie on another grid
+    ground: Geolocation | None = (
+        None  #: of a scene in sensor geometry, whose pixels sample georeferenced labels
+    )
+    variable: str | None = None  #: of a MATLAB or NumPy file
 
     @classmethod
-    def on_grid(cls, path: Path, scene: xr.Dataset, unlabelled: int = 0) -> LabelRaster:
+    def on_grid(
+        cls, path: Path, scene: xr.Dataset, unlabelled: int = 0, variable: str | None = None
+    ) -> LabelRaster:
         """Open a raster for the grid of `scene`.
+
+        Parameters
+        ----------
+        path
+            Raster, or a MATLAB or NumPy file.
+        scene
+            Georeferenced labels for a scene in sensor geometry are sampled (nearest) at its latitudes and longitudes.
+        unlabelled
+            Number that means "no label".
+        variable
+            Which array of a MATLAB or NumPy file, where it holds several.
 
         Raises
         ------
@@ -67,7 +91,7 @@ class LabelRaster:
             )
         shape = (int(scene.sizes["y"]), int(scene.sizes["x"]))
         crs, transform = scene_crs(scene), scene_transform(scene)
-        with _opened(path) as raster:
+        with _opened(path, variable) as raster:
             if raster.count != 1:
                 raise LabelError(f"The label file {path} has {raster.count} bands; labels need exactly one.")
             placed = None if crs is None or transform is None or raster.crs is None else (crs, transform)
@@ -78,6 +102,8 @@ class LabelRaster:
                 return cls(
                     str(path), shape, unlabelled, _finer(raster, crs, transform), (crs.to_wkt(), transform)
                 )
+            if raster.crs is not None and in_sensor_geometry(scene):
+                return cls(str(path), shape, unlabelled, 1, None, Geolocation.of(scene))
             factor = raster.height // shape[0]
             if not factor or raster.shape != (shape[0] * factor, shape[1] * factor):
                 raise LabelError(
@@ -86,7 +112,7 @@ class LabelRaster:
                     "have the scene's size or an integer multiple of it; give the label file the scene's CRS and "
                     "transform, or cut it to the scene."
                 )
-        return cls(str(path), shape, unlabelled, factor, None)
+        return cls(str(path), shape, unlabelled, factor, None, None, variable)
 
     def read(self, rows: slice, cols: slice) -> NDArray[np.uint16]:
         """Return the numbers (rows, cols) of a window inside the scene, 0 where there is no label.
@@ -97,7 +123,9 @@ class LabelRaster:
             A number is negative, too large or no whole number; its place is given.
         """
         f = self.factor
-        with _opened(Path(self.path)) as raster:
+        if self.ground is not None:
+            return self._sampled(self.ground, rows, cols)
+        with _opened(Path(self.path), self.variable) as raster:
             values = self._warped(raster, rows, cols) if self.warp else _window(raster, rows, cols, f)
             empty = raster.nodata
         codes = self._codes(values, empty, rows.start * f, cols.start * f)
@@ -114,15 +142,33 @@ class LabelRaster:
         with WarpedVRT(raster, resampling=Resampling.nearest, nodata=self._empty(raster), **grid) as view:
             return _window(view, rows, cols, self.factor)
 
+    def _sampled(self, ground: Geolocation, rows: slice, cols: slice) -> NDArray[np.uint16]:
+        """Read the label in which each pixel's latitude and longitude lie."""
+        lat, lon = ground.locations(rows, cols)
+        with _opened(Path(self.path)) as raster:
+            values, inside = sample_nearest(
+                lambda y, x: _window(raster, y, x, 1), raster.crs, raster.transform, raster.shape, lat, lon
+            )
+            return self._codes(values, raster.nodata, rows.start, cols.start, outside=~inside)
+
     def _empty(self, raster: Any) -> float:
         return self.unlabelled if raster.nodata is None else raster.nodata
 
-    def _codes(self, values: NDArray[Any], empty: float | None, top: int, left: int) -> NDArray[np.uint16]:
+    def _codes(
+        self,
+        values: NDArray[Any],
+        empty: float | None,
+        top: int,
+        left: int,
+        outside: NDArray[np.bool_] | None = None,
+    ) -> NDArray[np.uint16]:
         if np.iscomplexobj(values):
             raise LabelError(
                 f"The label file {self.path} holds complex numbers; class numbers are whole numbers."
             )
         blank = values == self.unlabelled
+        if outside is not None:
+            blank |= outside
         if empty is not None:
             blank |= values == empty if empty == empty else np.isnan(values)
         if self.unlabelled and bool(((values == 0) & ~blank).any()):
@@ -137,22 +183,26 @@ class LabelRaster:
         if wrong.any():
             y, x = (int(n[0]) for n in np.nonzero(wrong))
             raise LabelError(
-                f"The label file {self.path} holds {values[y, x]} at row {top + y}, column {left + x}; class numbers are "
+                f"The label file {self.path} holds {values[y, x]} at row {top + y}, column {left + x}"
+                f"{' of the scene' if self.ground is not None else ''}; class numbers are "
                 f"whole numbers from 1 to {MAX_CLASS}, and 0 (or labels.unlabelled) means no label."
             )
         return values.astype(np.uint16)
 
     def files(self) -> list[str]:
         """Return every file that decides the labels: the raster and what stands beside it (header, world file)."""
-        with _opened(Path(self.path)) as raster:
+        with _opened(Path(self.path), self.variable) as raster:
             return sorted({self.path, *(str(name) for name in raster.files)})
 
     def colors(self) -> dict[int, str]:
-        """Return the colours (``#rrggbb``) of the classes: the tag `class_colors`, or else the file's colour table."""
-        told = self._listed("class_colors")
+        """Return the colours (``#rrggbb``) of the classes.
+
+        They are told by the tag `class_colors`, an ENVI header's `class lookup`, or the file's colour table.
+        """
+        told = self._listed("class_colors") or self._envi(1)
         if told:
             return told
-        with _opened(Path(self.path)) as raster:
+        with _opened(Path(self.path), self.variable) as raster:
             try:
                 table = raster.colormap(1)
             except ValueError:
@@ -160,11 +210,22 @@ class LabelRaster:
         return {value: f"#{r:02x}{g:02x}{b:02x}" for value, (r, g, b, _) in table.items()}
 
     def names(self) -> dict[int, str]:
-        """Return the names of the classes, as the tag `class_names` (a JSON list) tells them."""
-        return self._listed("class_names")
+        """Return the names of the classes, as the tag `class_names` (a JSON list) or an ENVI header tells them."""
+        return self._listed("class_names") or self._envi(0)
+
+    def _envi(self, which: int) -> dict[int, str]:
+        """Return names (0) or colours (1) of an ENVI class raster; its list begins with value 0, which is no class."""
+        with _opened(Path(self.path), self.variable) as raster:
+            header = find_header(self.path) if raster.driver == "ENVI" else None
+        try:
+            table = None if header is None else class_table(read_header(header))
+        except FormatError as error:
+            warnings.warn(f"The legend of the labels is not used: {error}", BandstreamWarning, stacklevel=3)
+            table = None
+        return {} if table is None else {n: item for n, item in enumerate(table[which]) if n > 0}
 
     def _listed(self, tag: str) -> dict[int, str]:
-        with _opened(Path(self.path)) as raster:
+        with _opened(Path(self.path), self.variable) as raster:
             text = raster.tags().get(tag, "")
         try:
             found = json.loads(text)
@@ -173,8 +234,48 @@ class LabelRaster:
         return {n: str(item) for n, item in enumerate(found, 1)} if isinstance(found, list) else {}
 
 
+class _Plane:
+    """One array (y, x) of a MATLAB or NumPy file, as if rasterio had opened it."""
+
+    count, crs, nodata, driver = 1, None, None, "array"
+
+    def __init__(self, path: Path, variable: str | None) -> None:
+        self._values = _load_plane(str(path), variable, file_stamp(str(path)))
+        self.files = [str(path)]
+        self.shape = self._values.shape
+        self.height, self.width = self.shape
+
+    def read(self, _band: int, window: Window) -> NDArray[Any]:
+        rows, cols = window.toslices()
+        return self._values[rows, cols]
+
+    def tags(self) -> dict[str, str]:
+        return {}
+
+    def colormap(self, _band: int) -> Any:
+        raise ValueError("an array has no colour table")
+
+
+@lru_cache(maxsize=8)
+def _load_plane(path: str, variable: str | None, _stamp: tuple[int, int]) -> NDArray[Any]:
+    """Load an array once per process, as long as the file stays as it is: such label files are small."""
+    from .readers.planes import load_plane
+
+    try:
+        return load_plane(path, variable)
+    except FormatError as error:
+        raise LabelError(f"The label file {path} cannot be used: {error}") from error
+
+
 @contextmanager
-def _opened(path: Path) -> Generator[Any]:
+def _opened(path: Path, variable: str | None = None) -> Generator[Any]:
+    if path.suffix.lower() in ARRAY_FILES:
+        yield _Plane(path, variable)
+        return
+    if variable is not None:
+        raise LabelError(
+            f"labels.variable = {variable!r} chooses an array of a MATLAB or NumPy file; {path} is none: leave it out."
+        )
     with warnings.catch_warnings():
         # labels without a CRS are common and dealt with above
         warnings.simplefilter("ignore", NotGeoreferencedWarning)

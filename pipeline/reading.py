@@ -39,6 +39,21 @@ def read_block(scene: xr.Dataset, rows: slice, cols: slice) -> NDArray[Any]:
     return out
 
 
+def read_usable(scene: xr.Dataset, rows: slice, cols: slice) -> NDArray[np.bool_] | None:
+    """Read where a product or a mask allows a pixel, (y, x); None where only nodata decides, as the bands tell.
+
+    Parameters
+    ----------
+    scene
+        The scene.
+    rows, cols
+        Window inside it.
+    """
+    if "valid_rule" not in scene.attrs:
+        return None
+    return np.asarray(scene["valid"].data[rows, cols].compute(scheduler="synchronous"), bool)
+
+
 def _compute(part: da.Array) -> NDArray[Any]:
     """Compute an array of one chunk; `compute` would copy the result once more, in case somebody writes to it."""
     from dask.local import get_sync

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .catalog import CatalogEntry, completed, require_inside
 from .config import find_data
 from .errors import ConfigError, SceneNotFoundError
 from .workflow import GivenSplit, SceneConfig, SceneList, Workflow
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from .labels import LabelRaster
+    from .stages.prepare import Preparation
 
 _WILDCARDS = frozenset("*?[")
 
@@ -31,9 +33,11 @@ class SceneFiles:
     scene_id: str
     labels: Path | None
     unlabelled: int
-    data_file: Path | None
-    header_offset: int | None
-    wavelength_unit: str | None
+    options: dict[str, Any] = field(default_factory=dict[str, Any])  #: for `open_scene`, without paths
+    label_variable: str | None = None
+    data_file: Path | None = None
+    dark: Path | None = None  #: reference frames
+    white: Path | None = None
     split_code: str | None = None  #: name of the split that a CSV gives the whole scene
     split_raster: Path | None = None
 
@@ -45,20 +49,26 @@ class Sources:
     scenes: list[SceneFiles]
     files: list[Path] = field(default_factory=list[Path])  #: other files that were read, such as CSVs
     class_names: list[str] | None = None
+    catalog: CatalogEntry | None = None
+    places: tuple[Path, ...] = ()  #: folders in which relative paths are looked for
 
     def key(self) -> list[Any]:
         """Return what tells these sources from others without opening one: paths, and the names beside each.
 
         A header or world file that comes along beside a raster changes what the raster means.
         """
-        found: list[Any] = [[str(path) for path in self.files], self.class_names]
+        entry = self.catalog.model_dump(mode="json") if self.catalog else None
+        found: list[Any] = [[str(path) for path in self.files], self.class_names, entry]
         for scene in self.scenes:
-            paths = [*scene.paths, *(p for p in (scene.labels, scene.split_raster, scene.data_file) if p)]
+            others = (scene.labels, scene.split_raster, scene.data_file, scene.dark, scene.white)
+            paths = [*scene.paths, *(path for path in others if path)]
             beside = sorted(
                 {str(p) for path in paths for p in path.parent.glob(glob.escape(path.stem) + "*")}
             )
             found.append([str(path) for path in paths] + beside)
-            found.append([scene.scene_id, scene.unlabelled, scene.split_code])
+            found.append(
+                [scene.scene_id, scene.unlabelled, scene.split_code, scene.options, scene.label_variable]
+            )
         return found
 
 
@@ -82,12 +92,16 @@ def find_sources(workflow: Workflow, listed: SceneList) -> Sources:
     places = listed.places
     scenes: list[SceneFiles] = []
     for entry in listed.entries:
-        scenes.extend(_scene_files(entry, paths, places) for paths in _expand(entry, places))
+        made = [_scene_files(entry, paths, places) for paths in _expand(entry, places)]
+        for scene in made if listed.catalog else ():
+            _require_inside(entry, scene, listed.catalog, places)
+        scenes.extend(made)
     scenes = _unique_ids(scenes)
     read: list[Path] = []
     if isinstance(workflow.split, GivenSplit):
         scenes, read = _given(workflow.split, scenes, places)
-    return Sources(scenes, read, workflow.class_names or listed.class_names)
+    told = listed.catalog.class_names if listed.catalog else None
+    return Sources(scenes, read, workflow.class_names or told, listed.catalog, tuple(places))
 
 
 def _expand(entry: SceneConfig, places: Sequence[Path]) -> list[tuple[Path, ...]]:
@@ -123,9 +137,35 @@ def _scene_files(entry: SceneConfig, paths: tuple[Path, ...], places: Sequence[P
         labels = find_data(entry.labels.path.replace("{stem}", stem), places)
         if labels.is_dir():
             labels = labels / paths[0].name
-    data_file = find_data(entry.data_file, places) if entry.data_file else None
-    unlabelled = entry.labels.unlabelled if entry.labels else 0
-    return SceneFiles(paths, stem, labels, unlabelled, data_file, entry.header_offset, entry.wavelength_unit)
+    data_file, dark, white = (
+        find_data(name, places) if name else None for name in (entry.data_file, entry.dark, entry.white)
+    )
+    return SceneFiles(
+        paths,
+        stem,
+        labels,
+        entry.labels.unlabelled if entry.labels else 0,
+        entry.options(),
+        entry.labels.variable if entry.labels else None,
+        data_file,
+        dark,
+        white,
+    )
+
+
+def _require_inside(
+    given: SceneConfig, scene: SceneFiles, entry: CatalogEntry | None, places: Sequence[Path]
+) -> None:
+    assert entry is not None
+    for text, path in (
+        *((given.path, path) for path in scene.paths),
+        (given.labels.path if given.labels else "", scene.labels),
+        (given.data_file, scene.data_file),
+        (given.dark, scene.dark),
+        (given.white, scene.white),
+    ):
+        if text and path is not None:
+            require_inside(text, path, entry, places)
 
 
 def _unique_ids(scenes: list[SceneFiles]) -> list[SceneFiles]:
@@ -206,6 +246,7 @@ class OpenScene:
     files: SceneFiles
     labels: LabelRaster | None
     split: LabelRaster | None  #: a given split raster
+    stage_files: list[str] = field(default_factory=list[str])  #: polygons, field spectra
 
     @property
     def shape_yx(self) -> tuple[int, int]:
@@ -218,6 +259,17 @@ class OpenScene:
         return [str(name) for name in self.scene.attrs["files"]]
 
     @property
+    def prepared_from(self) -> list[str]:
+        """What else decides the prepared scene: files of stages, dark and white frames with their headers."""
+        found = list(self.stage_files)
+        for key in ("dark_file", "white_file"):
+            if path := self.scene.attrs.get(key):
+                stem = Path(path).with_suffix("")
+                beside = {stem, Path(path), *stem.parent.glob(glob.escape(stem.name) + ".*")}
+                found += [str(p) for p in sorted(beside) if p.is_file()]  # data files may have no ending
+        return found
+
+    @property
     def label_files(self) -> list[str]:
         """Every file that determines the labels."""
         return self.labels.files() if self.labels else []
@@ -228,8 +280,8 @@ class OpenScene:
         return self.split.files() if self.split else []
 
 
-def open_sources(sources: Sources) -> list[OpenScene]:
-    """Open all scenes and labels, and check that the scenes have the same bands.
+def open_sources(sources: Sources, preparation: Preparation) -> list[OpenScene]:
+    """Open all scenes and labels, prepare the scenes, and check that they have the same bands.
 
     Raises
     ------
@@ -238,18 +290,30 @@ def open_sources(sources: Sources) -> list[OpenScene]:
     """
     from .labels import LabelRaster
     from .readers import open_scene
+    from .stages.prepare import prepare_scene
 
     opened: list[OpenScene] = []
     for item in sources.scenes:
         scene = open_scene(
             item.paths[0] if len(item.paths) == 1 else list(item.paths),
             data_file=item.data_file,
-            header_offset=item.header_offset,
-            wavelength_unit=item.wavelength_unit,
+            **item.options,
         )
-        labels = LabelRaster.on_grid(item.labels, scene, item.unlabelled) if item.labels else None
+        if sources.catalog is not None:
+            scene = completed(sources.catalog, scene)
+        for name, path in (("dark_file", item.dark), ("white_file", item.white)):
+            if path is not None:
+                scene.attrs[name] = str(path)
+        stem = item.paths[0].stem
+        stage_files = [str(path) for path in preparation.files(stem)]
+        scene = prepare_scene(scene, preparation, stem)
+        labels = (
+            LabelRaster.on_grid(item.labels, scene, item.unlabelled, item.label_variable)
+            if item.labels
+            else None
+        )
         split = LabelRaster.on_grid(item.split_raster, scene) if item.split_raster else None
-        opened.append(OpenScene(scene, item, labels, split))
+        opened.append(OpenScene(scene, item, labels, split, stage_files))
         require_same_bands(opened[0].scene, scene)
     return opened
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from .stages.chain import FittedChain
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST = "manifest.json"
 TILE_ARRAYS = ("data", "labels", "valid", "split")
 SPLITS = ("none", "train", "validation", "test")

@@ -45,7 +45,7 @@ def describe(store: PatchStore) -> dict[str, Any]:
         "scenes": [scene.scene_id for scene in store.scenes],
         "dropped_bands": dropped.tolist(),
         "kept_bands": kept.tolist(),
-        "calibrated_to": chain.calibrate["to"] if chain.calibrate else None,
+        "calibrated_to": chain.preparation.calibrate.to if chain.preparation.calibrate else None,
         "notes": attrs["notes"],
         "versions": attrs["versions"],
     }

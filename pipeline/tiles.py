@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .labels import LabelRaster
-from .reading import read_block
+from .reading import read_block, read_usable
 from .splits import SplitMap
 from .stages.chain import BoundChain
 from .tiling import TileGrid, TileRun
@@ -65,7 +65,9 @@ def write_shard(
 def tile_run(source: TileSource, run: TileRun) -> dict[str, NDArray[Any]]:
     """Return data (tile, band, y, x), labels, valid and split (tile, y, x) of neighbouring tiles."""
     rows, cols = run.source_rows, run.source_cols
-    data, valid = source.chain.apply(read_block(source.scene, rows, cols))
+    data, valid = source.chain.apply(
+        read_block(source.scene, rows, cols), read_usable(source.scene, rows, cols)
+    )
     split = source.split.codes(rows, cols)
     labels = source.labels.read(rows, cols) if source.labels else np.zeros(valid.shape, np.uint16)
     cut = source.grid.cut

@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 
-from .catalog import load_catalog
+from .calibration import CalibrateConfig, ResampleBandsConfig, stage_files
+from .catalog import CatalogEntry, load_catalog
 from .config import StrictModel, apply_overrides, data_roots, load_yaml, parse
 from .errors import ConfigError
+from .mask_config import MaskConfig
+from .reader_options import ReaderOptions
+
+if TYPE_CHECKING:
+    from .stages.prepare import Preparation
 
 Fraction = Annotated[float, pydantic.Field(ge=0, le=1)]
 
@@ -25,17 +31,22 @@ class LabelsConfig(StrictModel):
 
     path: str  #: raster; `{stem}` stands for the scene's file name without its ending, a folder for the same name in it
     unlabelled: int = 0  #: number that means "no label"
+    variable: str | None = None  #: which variable of a MATLAB or NumPy file holds the labels
 
 
-class SceneConfig(StrictModel):
+class SceneConfig(ReaderOptions):
     """One entry of `scenes`: a file, or a glob pattern of which each file is a scene of its own."""
 
     path: Annotated[str, pydantic.Field(min_length=1)]
     labels: LabelsConfig | None = None
     mosaic: bool = False  #: one scene of all files of the pattern, on their common grid
-    data_file: str | None = None  #: where the header's data file has an unusual name
-    header_offset: Annotated[int, pydantic.Field(ge=0)] | None = None  #: bytes before the numbers (ENVI)
-    wavelength_unit: str | None = None  #: where the file declares none, or a wrong one
+    dark: str | None = None  #: dark reference frame, for `calibrate: {method: dark_white}`
+    white: str | None = None  #: white reference frame
+
+    def options(self) -> dict[str, Any]:
+        """Return what is set of `open_scene`'s options, without paths."""
+        own = {"path", "labels", "mosaic", "dark", "white", "data_file"}
+        return self.model_dump(mode="json", exclude=own, exclude_none=True)
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -43,29 +54,6 @@ class SceneConfig(StrictModel):
         if isinstance(value, dict) and isinstance(value.get("labels"), str):
             return {**value, "labels": {"path": value["labels"]}}
         return value
-
-
-class CalibrateConfig(StrictModel):
-    """Bring the stored numbers to a physical quantity with the scene's own scale and offset."""
-
-    to: Literal["surface_reflectance", "toa_reflectance", "radiance", "surface_radiance"] = (
-        "surface_reflectance"
-    )
-    scale: pydantic.FiniteFloat | None = None  #: stands in for what the file does not tell
-    offset: pydantic.FiniteFloat | None = None
-
-    @pydantic.field_validator("scale")
-    @classmethod
-    def _some_scale(cls, value: float | None) -> float | None:
-        if value == 0:
-            raise ValueError("a scale of 0 leaves nothing of the data")
-        return value
-
-
-class MaskConfig(StrictModel):
-    """Which stored number is no data; values that are not finite never are data."""
-
-    nodata: pydantic.FiniteFloat | Literal["auto", "none"] = "auto"
 
 
 class DropBandsConfig(StrictModel):
@@ -103,6 +91,7 @@ class StageConfig(StrictModel):
     """One stage: exactly one of these keys."""
 
     calibrate: CalibrateConfig | None = None
+    resample_bands: ResampleBandsConfig | None = None
     mask: MaskConfig | None = None
     drop_bands: DropBandsConfig | None = None
     normalize: NormalizeConfig | None = None
@@ -213,7 +202,7 @@ class Workflow(StrictModel):
     @pydantic.model_validator(mode="after")
     def _order(self) -> Workflow:
         kinds = [stage.kind for stage in self.stages]
-        ranks = {"calibrate": 0, "mask": 0, "drop_bands": 0, "normalize": 1, "reduce": 2}
+        ranks = {"calibrate": 0, "resample_bands": 0, "mask": 0, "drop_bands": 0, "normalize": 1, "reduce": 2}
         for kind in ranks:
             most = 2 if kind == "normalize" and "reduce" in kinds else 1
             if kinds.count(kind) > most:
@@ -221,13 +210,21 @@ class Workflow(StrictModel):
         numbers = [3 if k == "normalize" and "reduce" in kinds[:i] else ranks[k] for i, k in enumerate(kinds)]
         if numbers != sorted(numbers):
             raise ValueError(
-                f"the stages {', '.join(kinds)} are out of order; calibrate, mask and drop_bands come first, then "
-                "normalize, reduce, normalize"
+                f"the stages {', '.join(kinds)} are out of order; calibrate, resample_bands, mask and drop_bands come first "
+                "(whatever their order, calibrate acts first), then normalize, reduce, normalize"
             )
         late = [s.normalize for i, s in enumerate(self.stages) if s.normalize and numbers[i] == 3]
         if late and late[0].method == "minmax":
             raise ValueError("normalize after reduce takes zscore: the range of the components is not known")
         return self
+
+    def preparation(self, places: Sequence[Path]) -> Preparation:
+        """Return the stages that work on whole scenes, their files found in `places`."""
+        from .stages.prepare import Preparation
+
+        return Preparation.found(
+            self.stage("calibrate"), self.stage("resample_bands"), self.stage("mask"), places
+        )
 
     def stage(self, kind: str) -> Any:
         """Return the settings of the first stage of a kind, or None."""
@@ -242,7 +239,7 @@ class Workflow(StrictModel):
         for path_key in ("raster", "files"):
             split.pop(path_key, None)
         return {
-            "stages": [{s.kind: getattr(s, s.kind).model_dump(mode="json")} for s in self.stages],
+            "stages": [{s.kind: _without_files(getattr(s, s.kind))} for s in self.stages],
             "tiles": self.tiles.model_dump(mode="json"),
             "split": split,
             "class_names": self.class_names,
@@ -256,6 +253,18 @@ class Workflow(StrictModel):
             {s.kind: getattr(s, s.kind).model_dump(mode="json", exclude_none=True)} for s in self.stages
         ]
         return document
+
+
+def _without_files(stage: StrictModel) -> dict[str, Any]:
+    """Return a stage's settings; the files that it names are told by their content elsewhere."""
+    settings = stage.model_dump(mode="json")
+    if isinstance(stage, CalibrateConfig):
+        return {
+            k: "file" if isinstance(v, str) and v in stage_files(stage) else v for k, v in settings.items()
+        }
+    if isinstance(stage, MaskConfig) and stage.polygons is not None:
+        settings["polygons"].pop("path")
+    return settings
 
 
 def load_workflow(
@@ -317,7 +326,7 @@ class SceneList:
 
     entries: list[SceneConfig]
     places: list[Path]  #: folders in which their relative paths are looked for
-    class_names: list[str] | None = None  #: as the catalog gives them
+    catalog: CatalogEntry | None = None  #: the entry they come from
 
 
 def scene_entries(workflow: Workflow, bases: Sequence[Path]) -> SceneList:
@@ -331,7 +340,7 @@ def scene_entries(workflow: Workflow, bases: Sequence[Path]) -> SceneList:
     if isinstance(workflow.scenes, CatalogScenes):
         entry = load_catalog(workflow.scenes.catalog, bases)
         scenes = [parse(SceneConfig, item, f"catalog {entry.name}") for item in entry.scenes]
-        return SceneList(scenes, entry.bases(bases), entry.class_names)
+        return SceneList(scenes, entry.bases(bases), entry)
     return SceneList(list(workflow.scenes), [*bases, *data_roots()])
 
 

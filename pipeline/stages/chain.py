@@ -8,18 +8,22 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
 
 from ..config import fingerprint
-from ..scene import invalid_mask
+from ..scene import invalid_mask, nodata_values
 from ..statistics import F8
 from .affine import Affine
 from .normalize import Normalize
+from .prepare import Preparation
 from .reduce import Pca
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Stage = Normalize | Pca
 _KINDS: dict[str, type[Stage]] = {"normalize": Normalize, "reduce": Pca}
@@ -33,8 +37,7 @@ class FittedChain:
     source_bands: int  #: bands of the scenes it takes
     judged: NDArray[np.int64]  #: a pixel is valid when all of these bands have data
     kept: NDArray[np.int64]  #: bands that enter the stages, a subset of `judged`
-    calibrate: dict[str, Any] | None  #: settings of the calibrate stage; None = numbers as stored
-    nodata: float | str  #: `auto`, `none` or a number
+    preparation: Preparation  #: what was done to the scenes before
     mean: F8 | None  #: (kept,) calibrated mean of the training pixels, where float32 is centred
     stages: tuple[Stage, ...] = ()
 
@@ -46,9 +49,9 @@ class FittedChain:
                 return len(stage.components)
         return len(self.kept)
 
-    def bind(self, scale: F8, offset: F8, nodata: F8) -> BoundChain:
-        """Return the chain for one scene, given its calibration and nodata per source band."""
-        scale, offset = scale[self.kept], offset[self.kept]
+    def bind(self, scene: xr.Dataset) -> BoundChain:
+        """Return the chain for one scene, prepared as `preparation` says."""
+        scale, offset = (numbers[self.kept] for numbers in self.preparation.numbers(scene))
         affine = Affine(np.zeros(len(scale)), scale, offset)
         for stage in self.stages:
             affine = affine.then(stage.affine())
@@ -56,7 +59,8 @@ class FittedChain:
             affine = affine.around(
                 np.divide(self.mean - offset, scale, out=np.zeros_like(scale), where=scale != 0)
             )
-        return BoundChain(affine, self.judged, self.kept, nodata[self.judged], self.source_bands)
+        nodata = nodata_values(scene)[self.judged]
+        return BoundChain(affine, self.judged, self.kept, nodata, self.source_bands)
 
     def arrays(self) -> NamedArrays:
         """Return what is to be stored, by path inside the store."""
@@ -77,8 +81,7 @@ class FittedChain:
         stages = [{"kind": stage.kind, "settings": stage.state()[0]} for stage in self.stages]
         return {
             "source_bands": self.source_bands,
-            "calibrate": self.calibrate,
-            "nodata": self.nodata,
+            "preparation": self.preparation.stored(),
             "stages": stages,
         }
 
@@ -107,8 +110,7 @@ class FittedChain:
             source_bands=int(attrs["source_bands"]),
             judged=read["judged"],
             kept=read["kept"],
-            calibrate=attrs["calibrate"],
-            nodata=attrs["nodata"],
+            preparation=Preparation.restored(attrs["preparation"]),
             mean=read.get("mean"),
             stages=tuple(stages),
         )
@@ -124,13 +126,17 @@ class BoundChain:
     nodata: F8  #: (judged,)
     source_bands: int
 
-    def apply(self, block_byx: NDArray[np.generic]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def apply(
+        self, block_byx: NDArray[np.generic], usable_yx: NDArray[np.bool_] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Transform a block of a scene.
 
         Parameters
         ----------
         block_byx
             (source bands, rows, cols) as stored in the file.
+        usable_yx
+            Pixels that a product or a mask allows, beside those without nodata; None = all.
 
         Returns
         -------
@@ -143,6 +149,8 @@ class BoundChain:
         valid = np.ones((rows, cols), bool)
         if invalid is not None:
             np.logical_not(invalid.any(axis=2), out=valid)
+        if usable_yx is not None:
+            valid &= usable_yx
         values_bp = take_bands(block_byx, self.kept).reshape(len(self.kept), rows * cols)
         masked = None if valid.all() else ~valid.ravel()
         if masked is not None:

@@ -28,6 +28,7 @@ from bandstream.pipeline.errors import (
     StoreCorruptError,
     TruncatedFileError,
 )
+from bandstream.pipeline.store import SCHEMA
 
 from .conftest import NODATA, SCALE, MadeScene, make_envi
 
@@ -204,6 +205,33 @@ def test_an_interrupted_build_keeps_its_finished_shards(
     for file in whole.path.rglob("*"):
         if file.is_file():
             assert (store.path / file.relative_to(whole.path)).read_bytes() == file.read_bytes()
+
+
+def test_pixels_that_a_product_rules_out_are_masked_though_they_hold_numbers(
+    flow: Flow, made: MadeScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dask.array as da
+
+    from bandstream.pipeline import readers
+
+    def ruled(*args: Any, **options: Any) -> Any:
+        scene = open_scene(*args, **options)
+        allowed = np.ones(made.valid.shape, bool)
+        allowed[20:, 30:] = False
+        scene["valid"] = (("y", "x"), da.from_array(allowed, chunks=9))
+        scene.attrs["valid_rule"] = "product"
+        return scene
+
+    monkeypatch.setattr(readers, "open_scene", ruled)
+    store = build(_with(flow, stages=[*flow["stages"][:3], {"normalize": {"method": "zscore"}}]))
+    expected = made.valid.copy()
+    expected[20:, 30:] = False
+    np.testing.assert_array_equal(_scene_of(store, "valid"), expected)
+    # the mean is that of the pixels left: the training pixels come out with mean 0
+    train = expected & (_scene_of(store, "split") == 1)
+    assert train[:20].any()
+    np.testing.assert_allclose(_scene_of(store)[:, train].mean(axis=1), 0, atol=1e-5)
+    np.testing.assert_array_equal(transform(ruled(made.path), store)["valid"].values, expected)
 
 
 def test_lazy_transform_in_a_notebook_gives_the_numbers_of_the_build(flow: Flow, made: MadeScene) -> None:
@@ -563,7 +591,12 @@ def test_a_csv_without_a_header_line_is_taken_and_one_that_is_no_text_is_refused
 
 
 @pytest.mark.parametrize(
-    "damage", ["[]", '{"attributes": {"bandstream": null}}', '{"attributes": {"bandstream": {"schema": 1}}}']
+    "damage",
+    [
+        "[]",
+        '{"attributes": {"bandstream": null}}',
+        '{"attributes": {"bandstream": {"schema": ' + f"{SCHEMA}}}}}}}",
+    ],
 )
 def test_root_metadata_that_were_replaced_are_named(flow: Flow, damage: str) -> None:
     store = build(flow)

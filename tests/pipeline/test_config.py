@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bandstream.pipeline.config import (
     apply_overrides,
     canonical_json,
+    dump_yaml,
     find_data,
     fingerprint,
     load_yaml,
@@ -153,3 +154,18 @@ def test_a_workflow_looks_beside_itself_then_in_the_data_roots(
     monkeypatch.delenv("BANDSTREAM_TEST_DATA", raising=False)
     workflow, bases = load_workflow(WORKFLOW)
     assert scene_entries(workflow, bases).places == [Path.cwd(), tmp_path / "data"]
+
+
+_KEYS = st.from_regex(r"[a-z][a-z0-9_]{0,7}", fullmatch=True)
+_TRICKY = st.sampled_from(
+    ["1e5", "12:30:00", "0x1f", "no", "1_000", "", "~", ".inf", "- a", "a: b", "a\nb", "Yes"]
+)
+_VALUES = st.one_of(
+    st.text(max_size=12), st.integers(), st.booleans(), st.lists(st.floats(-1e6, 1e6), max_size=4), _TRICKY
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(_KEYS, _VALUES))
+def test_what_is_dumped_reads_back_as_it_was(data: dict[str, object]) -> None:
+    assert (parse_yaml(dump_yaml(data), "text") or {}) == data

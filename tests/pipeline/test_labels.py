@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import dask.array as da
 import numpy as np
 import pytest
 import rasterio
+import scipy.io
 from rasterio.crs import CRS
 from rasterio.transform import from_origin
 from rasterio.warp import Resampling, reproject
@@ -153,3 +155,75 @@ def test_labels_that_refer_to_other_files_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(LabelError, match=r"l\.vrt"):
         LabelRaster.on_grid(vrt, _scene(crs=None))
+
+
+# arrays of MATLAB and NumPy files
+
+
+def test_labels_of_array_files_are_read_like_rasters_without_a_place(tmp_path: Path) -> None:
+    values = np.random.default_rng(4).integers(0, 7, (20, 30)).astype("uint8")
+    scipy.io.savemat(tmp_path / "gt.mat", {"gt": values, "other": np.arange(3.0)})
+    np.save(tmp_path / "gt.npy", values.astype("float64"))
+    np.savez(tmp_path / "gt.npz", gt=values)
+    for name in ("gt.mat", "gt.npy", "gt.npz"):
+        for scene in (_scene(), _scene(crs=None)):
+            labels = pickle.loads(pickle.dumps(LabelRaster.on_grid(tmp_path / name, scene)))  # noqa: S301
+            np.testing.assert_array_equal(_read_all(labels), values)
+            np.testing.assert_array_equal(labels.read(slice(3, 9), slice(10, 11)), values[3:9, 10:11])
+            assert labels.files() == [str(tmp_path / name)]
+            assert labels.names() == labels.colors() == {}
+
+
+def test_the_variable_of_an_array_file_is_chosen_by_name(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    train, test = (rng.integers(0, 5, (20, 30)).astype("uint8") for _ in range(2))
+    scipy.io.savemat(tmp_path / "gt.mat", {"train": train, "test": test})
+    for name, values in (("train", train), ("test", test)):
+        labels = LabelRaster.on_grid(tmp_path / "gt.mat", _scene(crs=None), variable=name)
+        np.testing.assert_array_equal(_read_all(labels), values)
+    with pytest.raises(LabelError, match="several arrays"):
+        LabelRaster.on_grid(tmp_path / "gt.mat", _scene(crs=None))
+    with pytest.raises(LabelError, match="nothing_such"):
+        LabelRaster.on_grid(tmp_path / "gt.mat", _scene(crs=None), variable="nothing_such")
+    raster = _raster(tmp_path / "l.tif", np.ones((20, 30), "uint8"))
+    with pytest.raises(LabelError, match="chooses an array of a MATLAB or NumPy file"):
+        LabelRaster.on_grid(raster, _scene(crs=None), variable="train")
+
+
+def test_an_array_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "gt.npy"
+    np.save(path, np.ones((20, 30), "uint8"))
+    labels = LabelRaster.on_grid(path, _scene(crs=None))
+    assert (_read_all(labels) == 1).all()
+    np.save(path, np.full((20, 30), 2, "uint16"))
+    assert (_read_all(labels) == 2).all()
+
+
+@pytest.mark.parametrize("name", ["gt.mat", "gt.npy", "gt.npz"])
+def test_damaged_array_files_and_wrong_numbers_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"no array at all")
+    with pytest.raises(LabelError, match=name.replace(".", r"\.")):
+        LabelRaster.on_grid(tmp_path / name, _scene(crs=None))
+    np.save(tmp_path / "small.npy", np.ones((19, 30), "uint8"))
+    with pytest.raises(LabelError, match="19 x 30 pixels"):
+        LabelRaster.on_grid(tmp_path / "small.npy", _scene(crs=None))
+    np.save(tmp_path / "half.npy", np.full((20, 30), 1.5))
+    with pytest.raises(LabelError, match="row 0, column 0"):
+        _read_all(LabelRaster.on_grid(tmp_path / "half.npy", _scene(crs=None)))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "shape", "counts"),
+    [
+        # classes and counts as published with the scenes (GIC, University of the Basque Country)
+        ("Indian_pines_gt.mat", (145, 145), {1: 46, 2: 1428, 16: 93}),
+        ("PaviaU_gt.mat", (610, 340), {1: 6631, 2: 18649, 9: 947}),
+        ("Salinas_gt.mat", (512, 217), {1: 2009, 8: 11271, 16: 1807}),
+    ],
+)
+def test_published_ground_truth_is_read(data_root: Path, name: str, shape, counts) -> None:
+    scene = make_scene(da.zeros((*shape, 3), dtype="int16", chunks=-1))
+    found = _read_all(LabelRaster.on_grid(data_root / "ground_truth_only" / name, scene))
+    count = np.bincount(found.ravel())
+    assert {k: int(count[k]) for k in counts} == counts

@@ -9,14 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
+from bandstream.pipeline.calibration import CalibrateConfig
+from bandstream.pipeline.calibration.radiance_scale import calibration
 from bandstream.pipeline.errors import ConfigError
+from bandstream.pipeline.mask_config import MaskConfig
 from bandstream.pipeline.scene import make_scene
 from bandstream.pipeline.stages.affine import Affine
 from bandstream.pipeline.stages.bands import candidate_bands, named_windows
-from bandstream.pipeline.stages.calibrate import calibration
 from bandstream.pipeline.stages.chain import FittedChain
 from bandstream.pipeline.stages.mask import nodata_per_band
 from bandstream.pipeline.stages.normalize import Normalize
+from bandstream.pipeline.stages.prepare import Preparation, prepare_scene
 from bandstream.pipeline.stages.reduce import Pca
 from bandstream.pipeline.statistics import Moments
 
@@ -119,7 +122,8 @@ def test_a_chain_comes_back_from_its_stored_state(tmp_path) -> None:
     first = Normalize.fit(moments, "zscore")
     second = Pca.fit(first.outputs(moments), 3)
     bands = np.arange(6)
-    chain = FittedChain(6, bands, bands, {"to": "radiance"}, -1.0, moments.mean, (first, second))
+    preparation = Preparation(CalibrateConfig(to="radiance"), None, MaskConfig(nodata=-1.0))
+    chain = FittedChain(6, bands, bands, preparation, moments.mean, (first, second))
     group = zarr.open_group(tmp_path, mode="w", attributes=chain.attrs())
     for path, (_, array) in chain.arrays().items():
         zarr.create_array(tmp_path / path.removeprefix("transforms/"), data=np.asarray(array))
@@ -127,9 +131,10 @@ def test_a_chain_comes_back_from_its_stored_state(tmp_path) -> None:
             group.require_group(path.split("/")[1])
     again = FittedChain.load(tmp_path)
     assert again.fingerprint == chain.fingerprint
-    bound = again.bind(np.ones(6), np.zeros(6), np.full(6, -1.0))
     block = values.reshape(6, 20, 25).copy()
     block[2, 4, 5] = -1
+    scene = make_scene(da.from_array(block.transpose(1, 2, 0)), quantity="radiance", nodata=7)
+    bound = again.bind(prepare_scene(scene, again.preparation))
     data, valid = bound.apply(block)
     assert not valid[4, 5]
     assert valid.sum() == 499
