@@ -11,21 +11,42 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .apply import transform
     from .builder import build
+    from .calibration import calibrate, resample_bands
     from .labels import LabelRaster
+    from .masking import apply_mask
     from .readers import open_scene, open_scenes
     from .simulation import simulate
     from .store import PatchStore
+    from .writers import write_class_map, write_scene
 
-__all__ = ["LabelRaster", "PatchStore", "build", "open_scene", "open_scenes", "simulate", "transform"]
+__all__ = [
+    "LabelRaster",
+    "PatchStore",
+    "apply_mask",
+    "build",
+    "calibrate",
+    "open_scene",
+    "open_scenes",
+    "resample_bands",
+    "simulate",
+    "transform",
+    "write_class_map",
+    "write_scene",
+]
 
 _HOMES = {
     "LabelRaster": "labels",
     "PatchStore": "store",
+    "apply_mask": "masking",
     "build": "builder",
+    "calibrate": "calibration",
     "open_scene": "readers",
     "open_scenes": "readers",
+    "resample_bands": "calibration",
     "simulate": "simulation",
     "transform": "apply",
+    "write_class_map": "writers",
+    "write_scene": "writers",
 }
 
 

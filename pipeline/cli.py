@@ -15,6 +15,11 @@ from typing import Annotated, Any
 
 import typer
 
+from .cli_calibrate import scene_calibrate
+from .cli_catalog import catalog_app
+from .cli_options import Read, read_options
+from .cli_quicklook import quicklook
+from .cli_scene import convert as scene_convert
 from .errors import BandstreamError, BandstreamWarning
 
 EXIT_CODES = """
@@ -32,7 +37,6 @@ app = typer.Typer(
 )
 scene_app = typer.Typer(no_args_is_help=True, help="Look at raw scenes.")
 store_app = typer.Typer(no_args_is_help=True, help="Look at patch stores and check them.")
-catalog_app = typer.Typer(no_args_is_help=True, help="Scenes known by name.")
 app.add_typer(scene_app, name="scene")
 app.add_typer(store_app, name="store")
 app.add_typer(catalog_app, name="catalog")
@@ -105,11 +109,10 @@ def resolve(
     workflow: Annotated[Path, typer.Argument(help="Workflow YAML.")], overrides: Overrides = None
 ) -> None:
     """Print a workflow with every default filled in."""
-    import yaml
-
+    from .config import dump_yaml
     from .workflow import load_workflow
 
-    print(yaml.safe_dump(load_workflow(workflow, overrides or [])[0].resolved(), sort_keys=False), end="")
+    print(dump_yaml(load_workflow(workflow, overrides or [])[0].resolved()), end="")
 
 
 @app.command()
@@ -145,7 +148,8 @@ def simulate(
 
 @scene_app.command("info")
 def scene_info(
-    path: Annotated[Path, typer.Argument(help="Scene: header, data file, GeoTIFF, or folder of tiles.")],
+    path: Annotated[Path, typer.Argument(help="Scene: file, product folder, or folder of tiles.")],
+    read: Read = None,
     as_json: Json = False,
 ) -> None:
     """Say what a scene is, which reader takes it and why."""
@@ -153,7 +157,7 @@ def scene_info(
     from .readers import open_scene
     from .scene import summary
 
-    found = summary(open_scene(path))
+    found = summary(open_scene(path, **read_options(read)))
     if as_json:
         _print_json(found)
         return
@@ -173,20 +177,9 @@ def scene_info(
         print(f"bad bands  {len(bad)} of {len(good)} are listed as bad (1-based): {runs_of(bad)}")
 
 
-@scene_app.command("quicklook")
-def scene_quicklook(
-    path: Annotated[Path, typer.Argument(help="Scene.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="PNG to write.")] = Path("quicklook.png"),
-    infrared: Annotated[bool, typer.Option("--cir", help="Colour-infrared in place of true colour.")] = False,
-) -> None:
-    """Draw a scene in true colour or colour-infrared."""
-    from .pictures import quicklook
-    from .readers import open_scene
-
-    scene = open_scene(path)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    quicklook(scene, out, kind="cir" if infrared else "true")
-    print(out)
+scene_app.command("quicklook")(quicklook)
+scene_app.command("calibrate")(scene_calibrate)
+scene_app.command("convert")(scene_convert)
 
 
 @store_app.command("list")
@@ -244,34 +237,6 @@ def store_verify(path: Annotated[Path, typer.Argument(help="Store.")], as_json: 
         _print_json({"store": str(path), "files": count, "ok": True})
     else:
         print(f"{path}: {count} files are as they were written")
-
-
-@catalog_app.command("list")
-def catalog_list(as_json: Json = False) -> None:
-    """List the scenes that are known by name."""
-    from .catalog import list_catalog
-
-    entries = list_catalog()
-    if as_json:
-        _print_json([entry.model_dump(mode="json") for entry in entries])
-    for entry in () if as_json else entries:
-        print(f"{entry.name:24s} {entry.title}")
-
-
-@catalog_app.command("show")
-def catalog_show(
-    name: Annotated[str, typer.Argument(help="Entry, or a YAML file.")], as_json: Json = False
-) -> None:
-    """Print a catalog entry."""
-    import yaml
-
-    from .catalog import load_catalog
-
-    entry = load_catalog(name, [Path.cwd()]).model_dump(mode="json", exclude_none=True)
-    if as_json:
-        _print_json(entry)
-    else:
-        print(yaml.safe_dump(entry, sort_keys=False), end="")
 
 
 def _print_json(value: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,8 @@ SPLITS: Final = ("none or margin", "train", "validation", "test")
 
 _KIND_NAMES: Final = {"true": "True colour", "cir": "Colour-infrared"}
 _SPLIT_COLORS: Final = ("#e4e4e4", "#0072b2", "#e69f00", "#009e73")
+# Chunks that are read at once, together.
+_READ_BYTES: Final = 64 * 2**20
 # A band farther than this from the wanted wavelength shows something else.
 _FAR_NM: Final = 80.0
 
@@ -60,8 +63,37 @@ def class_palette(n: int) -> list[str]:
     return colors
 
 
+@dataclass(frozen=True)
+class Picture:
+    """One picture of a scene, and what it shows."""
+
+    pixels: NDArray[np.uint8]  #: (y, x, 3)
+    caption: str  #: bands, thinning and stretch in words
+    bands: list[int]  #: 0-based, red first, or one for grey
+    limits: list[
+        tuple[float, float]
+    ]  #: physical values shown as black and full, per band; empty without data
+    step: int  #: every step-th row and column is shown
+
+
 def rgb(scene: xr.Dataset, *, kind: str = "true", max_side: int = 1024) -> tuple[NDArray[np.uint8], str]:
-    """Return a colour picture of a scene and its caption.
+    """Return a colour picture of a scene and its caption; parameters as `colour_picture`.
+
+    Returns
+    -------
+    picture
+        uint8 (y, x, 3).
+    caption
+        Bands, thinning and stretch in words.
+    """
+    made = colour_picture(scene, kind=kind, max_side=max_side)
+    return made.pixels, made.caption
+
+
+def colour_picture(
+    scene: xr.Dataset, *, kind: str = "true", max_side: int = 1024, percent: tuple[float, float] = (2.0, 98.0)
+) -> Picture:
+    """Return a colour picture of a scene.
 
     Parameters
     ----------
@@ -72,39 +104,50 @@ def rgb(scene: xr.Dataset, *, kind: str = "true", max_side: int = 1024) -> tuple
         shown, the longest wavelength in red, and the caption says so; a single band is shown in grey.
     max_side
         Longest side in pixels; larger scenes are thinned by a whole step.
-
-    Returns
-    -------
-    picture
-        uint8 (y, x, 3).
-    caption
-        Bands, thinning and stretch in words.
+    percent
+        Percentiles of the pixels shown between which each channel is stretched.
 
     Raises
     ------
     ConfigError
-        `kind` or `max_side` is not allowed.
+        `kind`, `max_side` or `percent` is not allowed.
     """
     if kind not in KINDS:
         msg = f"kind={kind!r}; allowed are {', '.join(KINDS)}"
         raise ConfigError(msg)
+    return band_picture(scene, *_choose_bands(scene, kind), max_side=max_side, percent=percent)
+
+
+def band_picture(
+    scene: xr.Dataset,
+    bands: list[int],
+    title: str,
+    *,
+    max_side: int = 1024,
+    percent: tuple[float, float] = (2.0, 98.0),
+) -> Picture:
+    """Return a picture of three bands (0-based; red, green, blue), or of one in grey; parameters as `colour_picture`."""
+    low, high = percent
     if max_side < 1:
         msg = f"max_side={max_side}; a picture needs at least 1 pixel"
         raise ConfigError(msg)
-    bands, title = _choose_bands(scene, kind)
+    if not 0 <= low < high <= 100:
+        msg = f"the stretch {low:g},{high:g} is none; give two percentiles such as 2,98"
+        raise ConfigError(msg)
     step = -(-max(scene.sizes["y"], scene.sizes["x"]) // max_side)
-    values = _thinned(scene, bands, step)
-    picture = _stretched(values)
+    values = thinned(scene, bands, step)
+    values[~np.isfinite(values).all(axis=-1)] = np.nan
+    pixels, limits = _stretched(values, percent)
     parts = [f"{title}: {_band_words(scene, bands)}"]
-    if not np.isfinite(values).any():
+    if not limits:
         parts.append("no pixel holds data")
+    elif len(bands) > 1:
+        parts.append(f"each stretched between its {_nth(low)} and {_nth(high)} percentile")
     else:
-        parts.append(
-            "each stretched between its 2nd and 98th percentile" if len(bands) > 1 else "2-98 % stretch"
-        )
+        parts.append(f"{low:g}-{high:g} % stretch")
     if step > 1:
-        parts.append(f"every {step}{_ordinal(step)} pixel")
-    return picture, "; ".join(parts) + "."
+        parts.append(f"every {_nth(step)} pixel")
+    return Picture(pixels, "; ".join(parts) + ".", bands, limits, step)
 
 
 def _choose_bands(scene: xr.Dataset, kind: str) -> tuple[list[int], str]:
@@ -137,54 +180,96 @@ def _band_words(scene: xr.Dataset, bands: list[int]) -> str:
     return ", ".join(words)
 
 
-def _ordinal(number: int) -> str:
-    if 10 <= number % 100 <= 20:
-        return "th"
-    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+def _nth(number: float) -> str:
+    """Return 1st, 2nd, 3rd, 4th..."""
+    if number != int(number) or 10 <= number % 100 <= 20:
+        return f"{number:g}th"
+    return f"{number:g}{({1: 'st', 2: 'nd', 3: 'rd'}).get(int(number) % 10, 'th')}"
 
 
-def _thinned(scene: xr.Dataset, bands: list[int], step: int) -> NDArray[np.float64]:
-    """Return every step-th pixel of some bands, float64 (y, x, band), NaN where any of them has no data.
+def thinned(
+    scene: xr.Dataset, bands: Sequence[int], step: int, step_x: int | None = None
+) -> NDArray[np.float64]:
+    """Return every step-th pixel of some bands in physical values, float64 (y, x, band), NaN where there is no data.
 
-    One row chunk is in memory at a time: slices of a chunk would keep all of it alive until the end.
+    Few row chunks are in memory at a time: slices of a chunk may keep all of it alive until the end.
+
+    Parameters
+    ----------
+    scene
+        A scene.
+    bands
+        0-based.
+    step, step_x
+        Of the rows, and of the columns where it differs.
     """
     from .scene import invalid_mask, nodata_values, scale_offset
 
-    cube = scene["data"]
-    nodata_b = nodata_values(scene)[bands]
-    scale_b, offset_b = (numbers[bands] for numbers in scale_offset(scene))
-    rows, cols = (-(-cube.sizes[axis] // step) for axis in ("y", "x"))
-    result = np.empty((rows, cols, len(bands)), dtype=np.float64)
-    heights: Sequence[int] = cube.chunks[0] if cube.chunks is not None else (cube.sizes["y"],)
-    start = done = 0
-    for height in heights:
-        start += height
-        chosen = slice(done * step, start, step)
-        count = len(range(done * step, start, step))
+    cube, chosen_bands = scene["data"], list(bands)
+    nodata_b = nodata_values(scene)[chosen_bands]
+    scale_b, offset_b = (numbers[chosen_bands] for numbers in scale_offset(scene))
+    across = step_x or step
+    result = np.empty(
+        (-(-cube.sizes["y"] // step), -(-cube.sizes["x"] // across), len(chosen_bands)), dtype=np.float64
+    )
+    data = cube.chunk().data if cube.chunks is None else cube.data
+    low, high = min(chosen_bands), max(chosen_bands) + 1
+    # slices reach the reader, which then reads no more than them; a list of bands, or two slices in one go, would not
+    near = high - low <= max(len(chosen_bands), data.shape[2] // 2)
+    spans = (
+        [(slice(low, high), [b - low for b in chosen_bands])]
+        if near
+        else [(slice(b, b + 1), [0]) for b in chosen_bands]
+    )
+    done = 0
+    for stop in _stops(data):
+        count = len(range(done * step, stop, step))
         if not count:
             continue
-        block = np.asarray(cube.isel(y=chosen, x=slice(None, None, step), band=bands).values)
+        rows = slice(done * step, stop, step)
+        parts = [data[rows, ::across, span].compute(scheduler="synchronous")[..., own] for span, own in spans]
+        block = np.concatenate(parts, axis=2)
         values = block.astype(np.float64) * scale_b + offset_b
         bad = invalid_mask(block, nodata_b)
         if bad is not None:
-            values[bad.any(axis=-1)] = np.nan
+            values[bad] = np.nan
         result[done : done + count] = values
         done += count
     return result
 
 
-def _stretched(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return uint8 (y, x, 3): channels stretched 2-98 %; constant ones are middle grey, NaN light grey."""
+def _stops(data: Any) -> list[int]:
+    """Return the rows before which a read ends: at chunk ends, so far apart as `_READ_BYTES` allows."""
+    row_bytes = data.shape[1] * data.shape[2] * data.dtype.itemsize
+    stops: list[int] = []
+    start = end = 0
+    for height in data.chunks[0]:
+        if end > start and (end + height - start) * row_bytes > _READ_BYTES:
+            stops.append(end)
+            start = end
+        end += height
+    return [*stops, end]
+
+
+def _stretched(
+    values: NDArray[np.float64], percent: tuple[float, float]
+) -> tuple[NDArray[np.uint8], list[tuple[float, float]]]:
+    """Return uint8 (y, x, 3) and the limits: channels stretched; constant ones are middle grey, NaN light grey."""
     valid = np.isfinite(values).all(axis=-1)
     picture = np.full((*valid.shape, 3), NODATA_GREY, dtype=np.uint8)
+    limits: list[tuple[float, float]] = []
     if not valid.any():
-        return picture
-    for channel in range(3):
-        shown = values[..., min(channel, values.shape[-1] - 1)][valid]
-        low, high = np.percentile(shown, [2.0, 98.0])
+        return picture, limits
+    levels: list[NDArray[np.uint8]] = []
+    for band in range(values.shape[-1]):
+        shown = values[..., band][valid]
+        low, high = (float(v) for v in np.percentile(shown, percent))
         level = np.full(shown.shape, 0.5) if high <= low else np.clip((shown - low) / (high - low), 0.0, 1.0)
-        picture[valid, channel] = np.rint(level * 255.0).astype(np.uint8)
-    return picture
+        levels.append(np.rint(level * 255.0).astype(np.uint8))
+        limits.append((low, high))
+    for channel in range(3):
+        picture[valid, channel] = levels[min(channel, len(levels) - 1)]
+    return picture, limits
 
 
 def quicklook(

@@ -32,6 +32,21 @@ def test_every_mark_has_its_block() -> None:
     assert {language for _, language, _ in blocks} <= {"bash", "python"}
 
 
+def test_the_table_of_formats_names_every_reader_and_on_what_it_was_tried() -> None:
+    """A reader that never met a file of its instrument must not be listed as if it had."""
+    from bandstream.pipeline.readers.registry import READERS
+
+    rows = re.findall(
+        r"^\| (`[a-z`, -]+`) \| .+ \| (.+) \|$", README.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    told = {name: tried for names, tried in rows for name in re.findall(r"[a-z-]+", names)}
+    assert set(told) == {reader.name for reader in READERS}
+    for reader in READERS:
+        expected = {"real files": "files", "generated files": "generated files", "unproved": "unproved"}
+        assert expected[reader.proved] in told[reader.name], reader.name
+        assert ("generated" in told[reader.name]) == (reader.proved == "generated files"), reader.name
+
+
 @pytest.mark.process
 @pytest.mark.timeout(300)
 def test_marked_blocks_run(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..pipeline.cli_options import Read, read_options
+
 if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import NDArray
@@ -49,7 +51,15 @@ def train(
 def predict(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     scene: Annotated[Path, typer.Argument(help="Scene.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="GeoTIFF to write.")] = Path("map.tif"),
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="GeoTIFF to write. Of a scene in sensor geometry this is the orthorectified map; the map as the sensor "
+            "saw it goes to <name>_sensor.tif beside it.",
+        ),
+    ] = Path("map.tif"),
     labels: Annotated[Path | None, typer.Option(help="Label raster to score the map with.")] = None,
     png: Annotated[
         Path | None, typer.Option(help="Also draw scene, labels and map beside each other.")
@@ -59,25 +69,41 @@ def predict(
     ] = False,
     tile: Annotated[int, typer.Option(help="Pixels predicted at once, along a side.")] = 256,
     store: Annotated[Path | None, typer.Option(help="The run's store, if it was moved.")] = None,
+    read: Read = None,
+    crs: Annotated[str | None, typer.Option(help="Of an orthorectified map, such as EPSG:32633.")] = None,
+    resolution: Annotated[
+        float | None, typer.Option(help="Pixel side of an orthorectified map, in the unit of its CRS.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Write the class map of a whole scene."""
     from ..pipeline import open_scene
-    from .maps import check_outputs, probability_path
-    from .prediction import Predictor, map_scene
+    from .maps import check_outputs, map_outputs
+    from .prediction import Predictor, map_grid, map_scene
 
     predictor = Predictor.of(run, store)
-    opened = open_scene(scene)
-    outputs = [out, *([png] if png else []), *([probability_path(out)] if probabilities else [])]
-    check_outputs(outputs, [*opened.attrs["files"], *([labels] if labels else [])])
+    opened = open_scene(scene, **read_options(read))
+    grid = map_grid(opened, crs=crs, resolution=resolution)
+    outputs = map_outputs(out, sensor=grid is not None, probabilities=probabilities)
+    check_outputs(
+        [*outputs, *([png] if png else [])], [*opened.attrs["files"], *([labels] if labels else [])]
+    )
     truth, split = _truth(predictor.store, opened, labels)
     quiet = quiet or as_json
     made = map_scene(
-        predictor, predictor.transform(opened), out, tile=tile, probabilities=probabilities, quiet=quiet
+        predictor,
+        predictor.transform(opened),
+        out,
+        tile=tile,
+        probabilities=probabilities,
+        grid=grid,
+        quiet=quiet,
     )
-    made["scores"] = _scores(predictor.store, out, truth, split)
-    made["png"] = None if png is None else _draw(predictor.store, opened, out, truth, made["scores"], png)
+    # labels and picture are of the scene's own pixels
+    own = Path(made["map_sensor"] or made["map"])
+    made["scores"] = _scores(predictor.store, own, truth, split)
+    made["png"] = None if png is None else _draw(predictor.store, opened, own, truth, made["scores"], png)
     if as_json:
         _print_json(made)
         return
@@ -87,7 +113,7 @@ def predict(
     )
     for name, score in made["scores"].items():
         print(f"{name:10s} {_words(score)}")
-    for key in ("probabilities", "png"):
+    for key in ("map_sensor", "probabilities", "png"):
         if made[key]:
             print(f"{key} {made[key]}")
 

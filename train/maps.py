@@ -19,6 +19,8 @@ from rasterio.errors import NotGeoreferencedWarning
 from rasterio.transform import Affine
 
 from ..pipeline.errors import ConfigError
+from ..pipeline.geolocation import OrthoGrid
+from ..pipeline.progress import progress
 from ..pipeline.scene import make_scene, scene_crs, scene_transform
 from ..pipeline.store import SPLITS, PatchStore
 from .metrics import confusion_of, scores
@@ -33,6 +35,17 @@ _BLOCK = 256  #: side of the GeoTIFF's own tiles
 def probability_path(out_tif: Path) -> Path:
     """Return where the probabilities of a map go."""
     return out_tif.with_name(f"{out_tif.stem}_probabilities.tif")
+
+
+def sensor_path(out_tif: Path) -> Path:
+    """Return where the map of a scene in sensor geometry goes as the sensor saw it."""
+    return out_tif.with_name(f"{out_tif.stem}_sensor.tif")
+
+
+def map_outputs(target: Path, *, sensor: bool, probabilities: bool) -> list[Path]:
+    """Return every file that a map becomes, the map itself first; `sensor`: the scene is in sensor geometry."""
+    maps = [target, *([sensor_path(target)] if sensor else [])]
+    return [*maps, *(probability_path(path) for path in maps if probabilities)]
 
 
 @contextmanager
@@ -81,6 +94,44 @@ def map_files(
     finally:
         for path in hidden:
             path.unlink(missing_ok=True)
+
+
+def orthorectified(source: Path, target: Path, grid: OrthoGrid, *, quiet: bool = True) -> None:
+    """Bring a raster in sensor geometry onto a map grid (nearest neighbour), with its names, colours and tags."""
+    hidden = target.with_name(f".{target.stem}.partial.tif")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NotGeoreferencedWarning)
+            with rasterio.open(source) as raster:
+                height, width = grid.shape_yx
+                profile: dict[str, Any] = {**raster.profile, "bigtiff": "if_safer"}
+                profile |= {"crs": grid.crs, "transform": grid.transform, "height": height, "width": width}
+                with rasterio.open(hidden, "w", **profile) as out:
+                    _copy_words(raster, out)
+                    _fill(raster, out, grid, quiet=quiet)
+        hidden.replace(target)
+    finally:
+        hidden.unlink(missing_ok=True)
+
+
+def _copy_words(raster: Any, out: Any) -> None:
+    """Copy what a map says about itself."""
+    out.update_tags(**{key: value for key, value in raster.tags().items() if key != "AREA_OR_POINT"})
+    out.descriptions = raster.descriptions
+    if raster.count == 1 and raster.dtypes[0] in {"uint8", "uint16"}:
+        out.write_colormap(1, raster.colormap(1))
+
+
+def _fill(raster: Any, out: Any, grid: OrthoGrid, *, quiet: bool) -> None:
+    def read(rows: slice, cols: slice) -> NDArray[Any]:
+        return raster.read(window=((rows.start, rows.stop), (cols.start, cols.stop)))
+
+    with progress("orthorectifying", grid.shape_yx[0], quiet=quiet) as bar:
+        for rows, cols in grid.windows():
+            piece = grid.take(read, rows, cols, raster.nodata)
+            out.write(piece, window=((rows.start, rows.stop), (cols.start, cols.stop)))
+            if cols.start == 0:
+                bar.advance(rows.stop - rows.start)
 
 
 def _describe(rasters: list[Any], store: PatchStore) -> None:

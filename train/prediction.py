@@ -20,10 +20,11 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ..pipeline.errors import ConfigError, RunConflictError, TrainingError
+from ..pipeline.geolocation import OrthoGrid, in_sensor_geometry, ortho_grid
 from ..pipeline.progress import progress
 from ..pipeline.store import PatchStore
 from .checkpoints import Checkpoints
-from .maps import check_outputs, map_files, probability_path
+from .maps import check_outputs, map_files, map_outputs, orthorectified, probability_path, sensor_path
 from .parts import make_model
 from .runs import RunFolder
 
@@ -45,9 +46,14 @@ def predict(
     tile: int = TILE,
     probabilities: bool = False,
     store: str | Path | None = None,
+    crs: str | None = None,
+    resolution: float | None = None,
     quiet: bool = True,
 ) -> dict[str, Any]:
     """Classify every valid pixel of a scene with the best weights of a run.
+
+    A scene in sensor geometry is mapped pixel by pixel as the sensor saw it (`<name>_sensor.tif`), and that map is then
+    brought to the ground by nearest neighbour: `out_tif` always is a map where the scene tells its place.
 
     Parameters
     ----------
@@ -63,11 +69,15 @@ def predict(
         Also write `<name>_probabilities.tif`: one float32 band per class, NaN where there is no data.
     store
         Where the run's store lies now, if it was moved.
+    crs, resolution
+        Grid of the map of a scene in sensor geometry; by default that of the product's look-up table, or the UTM zone
+        of the scene's centre at the spacing of its pixels.
 
     Returns
     -------
     dict
-        `map`, `probabilities` (paths), `shape_yx`, `pixels` (valid ones), `classes` (name -> pixels), `seconds`.
+        `map`, `map_sensor` and `probabilities` (paths or None), `shape_yx` of the scene, `pixels` (valid ones of the
+        scene), `classes` (name -> pixels), `seconds`.
 
     Raises
     ------
@@ -79,10 +89,43 @@ def predict(
         The scene does not fit the store's transforms.
     """
     predictor = Predictor.of(run, store)
-    transformed = predictor.transform(scene)
+    opened = opened_scene(scene)
     return map_scene(
-        predictor, transformed, Path(out_tif), tile=tile, probabilities=probabilities, quiet=quiet
+        predictor,
+        predictor.transform(opened),
+        Path(out_tif),
+        tile=tile,
+        probabilities=probabilities,
+        grid=map_grid(opened, crs=crs, resolution=resolution),
+        quiet=quiet,
     )
+
+
+def opened_scene(scene: str | Path | xr.Dataset) -> xr.Dataset:
+    """Open a scene unless it is open."""
+    from ..pipeline import open_scene
+
+    return open_scene(scene) if isinstance(scene, str | Path) else scene
+
+
+def map_grid(
+    scene: xr.Dataset, *, crs: str | None = None, resolution: float | None = None
+) -> OrthoGrid | None:
+    """Return the ground grid of the map of a scene in sensor geometry, None for any other scene.
+
+    Raises
+    ------
+    ConfigError
+        A grid is asked for, but the scene has its own, or tells no place at all.
+    """
+    if in_sensor_geometry(scene):
+        return ortho_grid(scene, crs=crs, resolution=resolution)
+    if crs is not None or resolution is not None:
+        raise ConfigError(
+            f"{scene.attrs.get('source', 'The scene')} is not in sensor geometry with latitude and longitude: its map "
+            "has the scene's own grid. Leave crs and resolution out."
+        )
+    return None
 
 
 def map_scene(
@@ -92,16 +135,21 @@ def map_scene(
     *,
     tile: int = TILE,
     probabilities: bool = False,
+    grid: OrthoGrid | None = None,
     quiet: bool = True,
 ) -> dict[str, Any]:
-    """Write the map of a scene that has been through the store's transforms; see `predict`."""
+    """Write the map of a scene that has been through the store's transforms; see `predict`.
+
+    With a `grid` the map as the sensor saw it goes to `sensor_path(target)`, and orthorectified to `target`.
+    """
     if tile < 1:
         raise ConfigError(f"tile must be 1 or more, got {tile}.")
-    outputs = [target, *([probability_path(target)] if probabilities else [])]
+    outputs = map_outputs(target, sensor=grid is not None, probabilities=probabilities)
     check_outputs(outputs, transformed.attrs.get("files", []))
     started = time.perf_counter()
     counts = np.zeros(predictor.store.classes + 1, np.int64)
-    files = map_files(target, transformed, predictor.store, probabilities)
+    own = target if grid is None else sensor_path(target)
+    files = map_files(own, transformed, predictor.store, probabilities)
     with _threads(predictor.threads), files as (classes, chances):
         for top, left, logits, valid in predictor.tiles(transformed, tile, quiet=quiet):
             codes = np.where(valid, logits.argmax(0) + 1, 0)
@@ -111,9 +159,14 @@ def map_scene(
             if chances is not None:
                 share = torch.from_numpy(logits).softmax(0).numpy()
                 chances.write(np.where(valid, share, np.float32(np.nan)), window=window)
+    if grid is not None:
+        orthorectified(own, target, grid, quiet=quiet)
+        if probabilities:
+            orthorectified(probability_path(own), probability_path(target), grid, quiet=quiet)
     names = predictor.store.class_names
     return {
         "map": str(target),
+        "map_sensor": None if grid is None else str(own),
         "probabilities": str(probability_path(target)) if probabilities else None,
         "shape_yx": [int(transformed.sizes[axis]) for axis in ("y", "x")],
         "pixels": int(counts[1:].sum()),
@@ -187,9 +240,9 @@ class Predictor:
 
     def transform(self, scene: str | Path | xr.Dataset) -> xr.Dataset:
         """Open a scene and put it through the store's transforms, lazily."""
-        from ..pipeline import open_scene, transform
+        from ..pipeline import transform
 
-        return transform(open_scene(scene) if isinstance(scene, str | Path) else scene, self.store)
+        return transform(opened_scene(scene), self.store)
 
     def tiles(
         self, transformed: xr.Dataset, tile: int = TILE, *, quiet: bool = True

@@ -17,6 +17,8 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from rasterio.errors import NotGeoreferencedWarning
+from rasterio.warp import transform as transform_points
+from scipy.spatial import KDTree
 from sklearn import metrics as oracle
 
 from bandstream.pipeline import build, open_scene, simulate
@@ -375,3 +377,68 @@ def test_map_scores_are_those_of_scikit_learn_per_split() -> None:
         assert found[name]["oa"] == pytest.approx(oracle.accuracy_score(truth[part], guess[part]))
         assert found[name]["kappa"] == pytest.approx(oracle.cohen_kappa_score(truth[part], guess[part]))
     assert list(score_map(guess, truth, 3)) == ["all"]
+
+
+# scenes in sensor geometry
+
+
+def in_sensor_geometry(scene: xr.Dataset) -> tuple[xr.Dataset, np.ndarray, np.ndarray]:
+    """Return a scene without its grid but with latitude and longitude, turned against north, as readers give them."""
+    height, width = scene.sizes["y"], scene.sizes["x"]
+    row, col = np.mgrid[:height, :width].astype(float)
+    lat, lon = 48.2 - 2.6e-4 * row - 5.0e-5 * col, 11.3 + 4.0e-4 * col - 7.0e-5 * row
+    bare = scene.drop_vars("spatial_ref").assign_coords(
+        y=np.arange(height) + 0.5, x=np.arange(width) + 0.5, lat=(("y", "x"), lat), lon=(("y", "x"), lon)
+    )
+    return bare, lat, lon
+
+
+def test_the_map_of_a_scene_in_sensor_geometry_is_brought_to_the_ground(run: Trained, tmp_path: Path) -> None:
+    """Every pixel of the map is that of the nearest sensor pixel; nothing but the place changes."""
+    scene, lat, lon = in_sensor_geometry(open_scene(run.scene))
+    found = predict(run.run, scene, tmp_path / "map.tif", probabilities=True)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "map.tif", "map_sensor.tif", "map_probabilities.tif", "map_sensor_probabilities.tif",
+    }  # fmt: skip
+    sensor = read_map(found["map_sensor"])
+    flat = predict(run.run, run.scene, tmp_path / "flat.tif")
+    assert flat["map_sensor"] is None
+    np.testing.assert_array_equal(sensor, read_map(flat["map"]))
+    with rasterio.open(found["map"]) as raster:
+        assert raster.crs.to_epsg() == 32632
+        assert raster.nodata == 0
+        assert json.loads(raster.tags()["class_names"]) == ["rock", "grass & herbs", "water"]
+        assert raster.tags()["bandstream_store"] == run.store.fingerprint
+        assert raster.colormap(1)[1][:3] == tuple(
+            int(run.store.class_colors[0][i : i + 2], 16) for i in (1, 3, 5)
+        )
+        codes, transform = raster.read(1), raster.transform
+    east, north = (
+        np.array(v).reshape(lat.shape)
+        for v in transform_points("EPSG:4326", "EPSG:32632", lon.ravel(), lat.ravel())
+    )
+    row, col = np.mgrid[: codes.shape[0], : codes.shape[1]] + 0.5
+    x, y = transform.a * col + transform.c, transform.e * row + transform.f
+    distance, nearest = KDTree(np.column_stack([east.ravel(), north.ravel()])).query(np.stack([x, y], -1))
+    covered = distance < 20
+    assert covered.sum() > 0.9 * sensor.size
+    np.testing.assert_array_equal(codes[covered], sensor.ravel()[nearest[covered]])
+    assert (codes[distance > 60] == 0).all()
+    with rasterio.open(found["probabilities"]) as raster:
+        share_khw = raster.read()
+        assert raster.descriptions == ("rock", "grass & herbs", "water")
+    np.testing.assert_array_equal(share_khw.argmax(0)[codes > 0] + 1, codes[codes > 0])
+    assert np.isnan(share_khw[:, codes == 0]).all()
+
+
+def test_the_grid_of_an_orthorectified_map_can_be_chosen(patches: Trained, tmp_path: Path) -> None:
+    scene, *_ = in_sensor_geometry(open_scene(patches.scene))
+    found = predict(patches.run, scene, tmp_path / "map.tif", crs="EPSG:32633", resolution=90)
+    with rasterio.open(found["map"]) as raster:
+        assert raster.crs.to_epsg() == 32633
+        assert raster.res == (90, 90)
+    with pytest.raises(ConfigError, match="not in sensor geometry"):
+        predict(patches.run, patches.scene, tmp_path / "flat.tif", resolution=90)
+    with pytest.raises(ConfigError, match="no coordinate reference system"):
+        predict(patches.run, scene, tmp_path / "other.tif", crs="nowhere")
+    assert {path.name for path in tmp_path.iterdir()} == {"map.tif", "map_sensor.tif"}
