@@ -77,7 +77,9 @@ def unpack(archive: Path, folder: Path, limits: Limits = Limits()) -> list[Path]
                 _untar(archive, sink)
         except (*_DAMAGED, NotImplementedError, RuntimeError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in _NAMES_CLASH:
-                raise sink.refuse(f"a member's name is too long or clashes with another's ({error.strerror})") from error
+                raise sink.refuse(
+                    f"a member's name is too long or clashes with another's ({error.strerror})"
+                ) from error
             if isinstance(error, FormatError) or (isinstance(error, OSError) and error.errno is not None):
                 raise
             raise FormatError(

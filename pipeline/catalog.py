@@ -43,7 +43,13 @@ class CatalogFile(StrictModel):
     @classmethod
     def _inside(cls, value: str) -> str:
         parts = PurePosixPath(value.replace("\\", "/"))
-        if not parts.parts or parts.is_absolute() or ".." in parts.parts or ":" in parts.parts[0] or "\0" in value:
+        if (
+            not parts.parts
+            or parts.is_absolute()
+            or ".." in parts.parts
+            or ":" in parts.parts[0]
+            or "\0" in value
+        ):
             raise ValueError(f"a file of an entry lies inside its folder, got {value!r}")
         return value
 
@@ -89,7 +95,9 @@ class CatalogEntry(StrictModel):
     files: list[CatalogFile] = []
     bbox: tuple[Finite, Finite, Finite, Finite] | None = None  #: west, south, east, north in degrees
     proj_code: str | None = None  #: such as EPSG:32633
-    proj_transform: Annotated[list[Finite], pydantic.Field(min_length=6, max_length=6)] | None = None  #: a, b, c, d, e, f: from column and row to coordinates
+    proj_transform: Annotated[list[Finite], pydantic.Field(min_length=6, max_length=6)] | None = (
+        None  #: a, b, c, d, e, f: from column and row to coordinates
+    )
     wavelength_nm: list[float] | None = None  #: where the origin tells them and the files do not
     fwhm_nm: list[float] | None = None
     _origin: Path | None = pydantic.PrivateAttr(default=None)
@@ -100,9 +108,9 @@ class CatalogEntry(StrictModel):
             raise ValueError(
                 f"class_counts has {len(self.class_counts)} numbers for {len(self.class_names or ())} class names"
             )
-        for number, scene in enumerate(self.scenes, 1):
-            if not isinstance(scene.get("path"), str):
-                raise ValueError(f"scene {number} has no path; every scene names its file")
+        without = [n for n, scene in enumerate(self.scenes, 1) if not isinstance(scene.get("path"), str)]
+        if without:
+            raise ValueError(f"scene {without[0]} has no path; every scene names its file")
         if self.shape_yxb is not None and min(self.shape_yxb) < 1:
             raise ValueError(f"shape_yxb must be three numbers of at least 1, got {list(self.shape_yxb)}")
         removed = self.removed_bands
@@ -197,6 +205,28 @@ def require_inside(given: str, found: Path, entry: CatalogEntry, places: Sequenc
             f"({', '.join(map(str, places))}), which a catalog may not do. Put the file itself there, or copy the entry "
             "and write the file's absolute path into it."
         )
+
+
+def require_files_inside(files: Sequence[str | Path], entry: CatalogEntry, places: Sequence[Path]) -> None:
+    """Refuse a file of the entry's folder that is a link out of it, such as the data file of a header.
+
+    Parameters
+    ----------
+    files
+        Every file that was, or will be, read; those that lie elsewhere by name are the user's word.
+    entry, places
+        As for `require_inside`.
+
+    Raises
+    ------
+    ConfigError
+        One leads out.
+    """
+    for file in files:
+        path = Path(os.path.abspath(file))
+        home = next((p for p in places if path.is_relative_to(os.path.abspath(p))), None)
+        if home is not None:
+            require_inside(str(path.relative_to(os.path.abspath(home))), path, entry, places)
 
 
 def check_expected(entry: CatalogEntry, scene: xr.Dataset) -> None:

@@ -57,6 +57,10 @@ def scene_calibrate(
     sensor: Annotated[
         str | None, typer.Option(help="Resample to the bands of this sensor afterwards.")
     ] = None,
+    drop_missing: Annotated[
+        bool,
+        typer.Option("--drop-missing", help="Leave out bands of --sensor that the scene does not cover."),
+    ] = False,
     stored: Annotated[
         bool, typer.Option("--stored", help="Keep the stored numbers where scale and offset say it all.")
     ] = False,
@@ -89,7 +93,7 @@ def scene_calibrate(
     elif sensor is None or given or dark or white:
         raise ConfigError("--method none only resamples: give --sensor, and no setting of a calibration.")
     if sensor is not None:
-        scene = resample_bands(scene, sensor=sensor)
+        scene = resample_bands(scene, sensor=sensor, missing="drop" if drop_missing else "refuse")
     write_scene(scene, out, physical=not stored, overwrite=overwrite)
     done: dict[str, Any] = {
         "path": str(out),

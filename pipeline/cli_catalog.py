@@ -135,7 +135,7 @@ def export_stac(
 
 def _opened(entry: Any) -> Any:
     """Open the scene of an entry; None where its file is not there."""
-    from .catalog import completed, require_inside
+    from .catalog import completed, require_files_inside, require_inside
     from .config import find_data, parse
     from .errors import SceneNotFoundError
     from .readers import open_scene
@@ -153,7 +153,9 @@ def _opened(entry: Any) -> Any:
     data_file = find_data(item.data_file, places) if item.data_file else None
     if item.data_file and data_file:
         require_inside(item.data_file, data_file, entry, places)
-    return completed(entry, open_scene(path, data_file=data_file, **item.options()))
+    scene = open_scene(path, data_file=data_file, **item.options())
+    require_files_inside(scene.attrs["files"], entry, places)
+    return completed(entry, scene)
 
 
 def _written(entry: Any, out: Path | None, *, force: bool, as_json: bool, write: Any) -> None:

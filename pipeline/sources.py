@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .catalog import CatalogEntry, completed, require_inside
+from .catalog import CatalogEntry, completed, require_files_inside, require_inside
 from .config import find_data
 from .errors import ConfigError, SceneNotFoundError
 from .workflow import GivenSplit, SceneConfig, SceneList, Workflow
@@ -314,6 +314,9 @@ def open_sources(sources: Sources, preparation: Preparation) -> list[OpenScene]:
         )
         split = LabelRaster.on_grid(item.split_raster, scene) if item.split_raster else None
         opened.append(OpenScene(scene, item, labels, split, stage_files))
+        if sources.catalog is not None:
+            read = [*opened[-1].source_files, *opened[-1].prepared_from, *opened[-1].label_files]
+            require_files_inside(read, sources.catalog, sources.places)
         require_same_bands(opened[0].scene, scene)
     return opened
 

@@ -188,7 +188,12 @@ def _library(header_path: str, data_path: str | None, notes: Notes) -> Spectra:
         values[values == float(numbers([ignored], "data ignore value", header_path)[0])] = np.nan
     factor = header.get("reflectance scale factor")
     if factor is not None:
-        values /= float(numbers([factor], "reflectance scale factor", header_path)[0])
+        divisor = float(numbers([factor], "reflectance scale factor", header_path)[0])
+        if not (np.isfinite(divisor) and divisor > 0):
+            raise FormatError(
+                f"{header_path}: reflectance scale factor = {factor[:40]!r}; allowed: a positive number."
+            )
+        values /= divisor
     nm = numbers(header.get("wavelength") or "", "wavelength", header_path)
     if len(nm) != channels:
         raise FormatError(f"{header_path}: `wavelength` has {len(nm)} entries for {channels} channels.")
@@ -211,7 +216,7 @@ def _whole(header: EnviHeader, key: str, default: int | None = None) -> int:
     text = header.get(key)
     if text is None and default is not None:
         return default
-    if not (text or "").isdecimal() or (default is None and int(text or 0) < 1):
+    if not re.fullmatch(r"[0-9]{1,18}", text or "") or (default is None and int(text or 0) < 1):
         raise FormatError(f"{header.path}: `{key}` = {(text or '')[:40]!r}; allowed: one whole number.")
     return int(text or 0)
 

@@ -132,6 +132,13 @@ def load_frame(source: FrameSource, scene: xr.Dataset, role: str) -> Frame:
             f"The {role} frame {name} holds {other}, and {name_of(scene)} holds {own}; a frame must be in the numbers of "
             "the scene: give the frames and the scene raw, or all of them as radiance."
         )
+    alike = all(np.array_equal(a, b) for a, b in zip(scale_offset(scene), scale_offset(frame), strict=False))
+    if frame.sizes["band"] == scene.sizes["band"] and own in {"dn", "other"} and not alike:
+        raise ConfigError(
+            f"The {role} frame {name} and {name_of(scene)} have different scales, so that their numbers cannot be "
+            "compared; leave `scale` and `offset` of the scene out, or open the frame with the same and give it to "
+            "`calibrate` as a scene."
+        )
     for axis, what in (("x", "columns"), ("band", "bands")):
         if frame.sizes[axis] != scene.sizes[axis]:
             raise ConfigError(

@@ -74,7 +74,9 @@ def resample_bands(
         )
         what = f"{name_of(scene)} has no good band for {int((~covered).sum())} of {len(centres)} bands of {name} ({listed} nm)"
         if missing != "drop" or not covered.any():
-            raise ConfigError(f"{what}; choose other bands, or set resample_bands.missing to drop.")
+            raise ConfigError(
+                f"{what}; choose other bands, or set resample_bands.missing to drop (--drop-missing)."
+            )
         warnings.warn(f"{what}; they are left out.", BandstreamWarning, stacklevel=2)
         centres, widths, weights = centres[covered], widths[covered], weights[covered]
     source = scene["data"].data.rechunk({2: -1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.io
 import yaml
+from typer.testing import CliRunner
 
 from bandstream.pipeline import open_scene
 from bandstream.pipeline.catalog import (
@@ -20,11 +22,13 @@ from bandstream.pipeline.catalog import (
     load_catalog,
     require_inside,
 )
+from bandstream.pipeline.cli_catalog import catalog_app
 from bandstream.pipeline.config import parse
 from bandstream.pipeline.errors import BandstreamWarning, ConfigError, SceneError, SceneNotFoundError
 from bandstream.pipeline.scene import make_scene
 from bandstream.pipeline.sensors import load_sensor
-from bandstream.pipeline.workflow import SceneConfig
+from bandstream.pipeline.sources import find_sources, open_sources
+from bandstream.pipeline.workflow import SceneConfig, load_workflow, scene_entries
 
 ENTRIES = {path.stem: load_catalog(path.stem) for path in sorted(catalog_folder().glob("*.yaml"))}
 #: pixels with a label, as the publications of the data sets add them up
@@ -154,6 +158,13 @@ def test_the_real_potsdam_tiles_are_what_their_entry_promises(data_root: Path) -
         ({"shape_yxb": [1, 1, 9], "wavelength_nm": [400.0]}, "wavelength_nm has 1"),
         ({"files": [{"path": "../x"}]}, "inside its folder"),
         ({"files": [{"path": "/etc/passwd"}]}, "inside its folder"),
+        ({"files": [{"path": "."}]}, "inside its folder"),
+        ({"files": [{"path": "a\0b"}]}, "inside its folder"),
+        ({"name": "../../elsewhere"}, "name"),
+        ({"scenes": []}, "scenes"),
+        ({"scenes": [{"labels": "x"}]}, "scene 1 has no path"),
+        ({"bbox": [float("nan"), 1, 2, 3]}, "bbox"),
+        ({"proj_transform": [1, 2]}, "proj_transform"),
         ({"files": [{"path": "C:\\x"}]}, "inside its folder"),
         ({"files": [{"path": "x", "urls": ["file:///etc/passwd"]}]}, "http or https only"),
         ({"files": [{"path": "x", "urls": ["ftp://host/x"]}]}, "http or https only"),
@@ -256,3 +267,47 @@ def test_the_files_of_an_own_entry_are_looked_for_beside_it_first(tmp_path: Path
 def test_a_missing_folder_names_the_command_that_fetches_it(tmp_path: Path) -> None:
     with pytest.raises(SceneNotFoundError, match="bandstream catalog fetch indian-pines"):
         load_catalog("indian-pines").bases([tmp_path])
+
+
+def test_the_data_file_of_a_header_may_not_be_a_link_out_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "secret.img").write_bytes(np.arange(1, 65, dtype="<u2").tobytes())
+    (tmp_path / "data" / "a.hdr").write_text(
+        "ENVI\nsamples = 4\nlines = 4\nbands = 4\ndata type = 12\ninterleave = bil\nbyte order = 0\n"
+    )
+    (tmp_path / "data" / "a.img").symlink_to(tmp_path / "secret.img")
+    write(tmp_path / "mine.yaml", folder="data", scenes=[{"path": "a.hdr"}])
+    flow = {
+        "version": 1,
+        "name": "w",
+        "scenes": {"catalog": str(tmp_path / "mine.yaml")},
+        "tiles": {"size": 4},
+    }
+    workflow, bases = load_workflow(flow)
+    listed = scene_entries(workflow, bases)
+    with pytest.raises(ConfigError, match=r"a\.img.*symbolic link"):
+        open_sources(find_sources(workflow, listed), workflow.preparation(listed.places))
+    (tmp_path / "data" / "a.img").unlink()
+    (tmp_path / "secret.img").rename(tmp_path / "data" / "a.img")
+    assert len(open_sources(find_sources(workflow, listed), workflow.preparation(listed.places))) == 1
+
+
+@pytest.mark.parametrize("more", [{"bogus": 1}, {"scale": "x"}])
+def test_an_entry_whose_scene_has_wrong_options_is_told_so_on_export(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    (tmp_path / "a.tif").write_bytes(b"x")
+    path = write(
+        tmp_path / "mine.yaml",
+        folder=str(tmp_path),
+        scenes=[{"path": "a.tif", **more}],
+        datetime="2022-01-01",
+    )
+    found = CliRunner().invoke(catalog_app, ["export-stac", str(path), "--out", str(tmp_path / "i.json")])
+    assert isinstance(found.exception, ConfigError), found.output
+
+
+def test_nan_in_an_entry_is_printed_as_null(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.yaml", scenes=[{"path": "a.tif", "nodata": float("nan")}])
+    found = CliRunner().invoke(catalog_app, ["show", str(path), "--json"])
+    assert json.loads(found.output)["scenes"][0]["nodata"] is None

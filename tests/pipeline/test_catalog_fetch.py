@@ -159,7 +159,9 @@ def test_a_server_that_is_not_there_is_one_sentence(server: Server, tmp_path: Pa
     server.__init__()
 
 
-@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://127.0.0.1/x"])
+@pytest.mark.parametrize(
+    "target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://127.0.0.1/x", "http://[::1", "//[::1/x"]
+)
 def test_a_redirect_to_another_scheme_is_refused(server: Server, tmp_path: Path, target: str) -> None:
     server.redirects["cube.bin"] = target
     with pytest.raises(SceneNotFoundError, match="redirects to an address that is refused"):
@@ -350,7 +352,7 @@ def test_a_zip_that_lies_about_its_size_is_stopped_while_it_is_written(tmp_path:
 def test_a_header_that_claims_gigabytes_is_not_read_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archives, "_MOST_AT_ONCE", 100_000)
+    monkeypatch.setattr(archives, "_MOST_OF_HEADER", 100_000)
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "x" * 1_000_000}) as file:
         file.addfile(tarfile.TarInfo("a"))
@@ -378,3 +380,38 @@ def test_a_damaged_archive_leaves_nothing_behind(tmp_path: Path, kind: str) -> N
     with pytest.raises(FormatError):
         unpack(path, tmp_path / "to")
     assert nothing_in(tmp_path / "to")
+
+
+def test_digits_in_a_header_do_not_take_tarfile_hours(tmp_path: Path) -> None:
+    """The standard library looks through extended headers in the square of a run of digits."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, 60_000
+    archive = tmp_path / "a.tar"
+    archive.write_bytes(info.tobuf() + b"9" * 60_000 + bytes(-60_000 % 512))
+    with pytest.raises(FormatError, match="64 digits"):
+        unpack(archive, tmp_path / "to")
+    # digits in the content are none of its business
+    with tarfile.open(archive, "w") as file:
+        info = tarfile.TarInfo("digits.txt")
+        info.size = 3_000_000
+        file.addfile(info, io.BytesIO(b"7" * info.size))
+    assert [p.stat().st_size for p in unpack(archive, tmp_path / "to")] == [3_000_000]
+
+
+@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a"), ("n" * 300,)])
+def test_names_that_clash_or_are_too_long_are_refused_by_name(tmp_path: Path, names: tuple[str, ...]) -> None:
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for name in names:
+            file.writestr(name, "x")
+    with pytest.raises(FormatError, match="too long or clashes"):
+        unpack(archive, tmp_path / "to")
+    assert nothing_in(tmp_path / "to")
+
+
+def test_an_entry_of_a_zip_for_the_folder_itself_is_no_way_out(tmp_path: Path) -> None:
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("./", "")
+        file.writestr("a", "x")
+    assert unpack(archive, tmp_path / "to") == [tmp_path / "to" / "a"]

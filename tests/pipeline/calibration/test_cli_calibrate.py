@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from bandstream.pipeline import open_scene
 from bandstream.pipeline.cli import app
-from bandstream.pipeline.errors import ConfigError
+from bandstream.pipeline.errors import BandstreamWarning, ConfigError
 from bandstream.pipeline.scene import scale_offset
 
 RAW = np.random.default_rng(0).integers(100, 9000, (6, 5, 4)).astype("<u2")
@@ -71,12 +71,21 @@ def test_stored_numbers_keep_their_type_beside_the_scale(tmp_path, source) -> No
 def test_resampling_alone(tmp_path, source, monkeypatch) -> None:
     asked = {}
 
-    def fake(scene, *, sensor):
-        asked["sensor"] = sensor
+    def fake(scene, *, sensor, missing):
+        asked.update(sensor=sensor, missing=missing)
         return scene
 
     monkeypatch.setattr("bandstream.pipeline.calibration.resample.resample_bands", fake)
     call(source, tmp_path / "out.hdr", "--method", "none", "--sensor", "EnMAP")
-    assert asked == {"sensor": "EnMAP"}
+    assert asked == {"sensor": "EnMAP", "missing": "refuse"}
     with pytest.raises(ConfigError, match="only resamples"):
         call(source, tmp_path / "out2.hdr", "--method", "none", "--scale", "2")
+
+
+def test_bands_of_the_sensor_that_the_scene_lacks_are_left_out_on_demand(tmp_path, source) -> None:
+    out = tmp_path / "out.hdr"
+    with pytest.raises(ConfigError, match="--drop-missing"):
+        call(source, out, "--method", "none", "--sensor", "EnMAP")
+    with pytest.warns(BandstreamWarning, match="left out"):
+        found = call(source, out, "--method", "none", "--sensor", "EnMAP", "--drop-missing")
+    assert 0 < found["bands"] < 224

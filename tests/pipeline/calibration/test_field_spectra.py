@@ -129,3 +129,17 @@ def test_a_real_library_of_minerals_becomes_bands(data_root) -> None:
     for spectrum in whole[:10]:
         expected = (weight * spectrum).sum() / weight.sum()
         np.testing.assert_allclose(convolve(nm, spectrum, [1000.0], [10.0]), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("reflectance scale factor", "0"), ("reflectance scale factor", "-1"), ("header offset", "9" * 5000)],
+)
+def test_numbers_of_a_librarys_header_that_make_no_sense_are_refused(tmp_path, key, value) -> None:
+    np.array([0.1, 0.2], np.float32).tofile(tmp_path / "l.sli")
+    (tmp_path / "l.hdr").write_text(
+        "ENVI\nfile type = ENVI Spectral Library\nsamples = 2\nlines = 1\nbands = 1\ndata type = 4\nbyte order = 0\n"
+        f"wavelength units = nm\nwavelength = {{500, 600}}\n{key} = {value}\n"
+    )
+    with pytest.raises(FormatError, match=key):
+        read_spectra(str(tmp_path / "l.sli"))

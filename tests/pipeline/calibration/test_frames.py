@@ -211,3 +211,30 @@ def test_any_memory_order_of_the_chunks_gives_the_same(scene, order) -> None:
     ds = make_scene(da.from_array(stored.transpose(np.argsort(axes)), chunks=(3, 2, 2)))
     found = calibrate(ds, method="dark_white", dark=scene(DARK), white=scene(WHITE), panel=1.0)
     np.testing.assert_allclose(found["data"].values, expected(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("role", ["dark", "white"])
+def test_frames_of_another_quantity_are_refused(scene, role) -> None:
+    raw = np.full((3, 2, 2), 10, np.uint16)
+    frames = {"dark": scene(raw - 10), "white": scene(raw * 9)}
+    frames[role].attrs["quantity"] = "radiance"
+    with pytest.raises(ConfigError, match=f"The {role} frame .* holds radiance"):
+        calibrate(scene(raw), method="dark_white", panel=1.0, **frames)
+
+
+def test_bands_without_a_centre_do_not_hide_that_others_differ(scene) -> None:
+    raw = np.full((3, 2, 2), 10, np.uint16)
+    ours, others = {"wavelength_nm": [np.nan, 500.0]}, {"wavelength_nm": [np.nan, 600.0]}
+    with pytest.raises(ConfigError, match="Band 2 of the white frame"):
+        calibrate(
+            scene(raw, **ours),
+            method="dark_white",
+            panel=1.0,
+            dark=scene(raw - 10, **ours),
+            white=scene(raw, **others),
+        )
+
+
+def test_frames_of_another_scale_than_raw_numbers_are_refused(scene) -> None:
+    with pytest.raises(ConfigError, match="different scales"):
+        calibrate(scene(RAW, scale=0.5), method="dark_white", dark=scene(DARK), white=scene(WHITE), panel=1.0)

@@ -159,3 +159,9 @@ def test_a_sensor_is_known_by_name(scene) -> None:
 def test_what_cannot_be_resampled_is_said(scene, facts, targets, message) -> None:
     with pytest.raises(ConfigError, match=message):
         resample_bands(scene(RAW, **(FACTS | facts)), **targets)
+
+
+def test_widths_that_are_not_as_many_as_the_centres_are_refused(scene) -> None:
+    ds = scene(np.ones((2, 2, 3)), wavelength_nm=[500.0, 510.0, 520.0], fwhm_nm=[10.0] * 3)
+    with pytest.raises(ConfigError, match=r"fwhm_nm has 3 numbers for 2"):
+        resample_bands(ds, [505.0, 515.0], [10.0, 10.0, 10.0])

@@ -72,3 +72,19 @@ def test_nodata_stays_the_raw_number(scene, physical) -> None:
     values = physical(found)
     assert np.isnan(values[0, 1, 2])
     assert np.isnan(values).sum() == 1
+
+
+@pytest.mark.parametrize("facts", [{}, {"scale": 1.0}, {"scale": 2e-4}])
+@pytest.mark.parametrize(("quantity", "method"), [("surface_reflectance", "scale"), ("radiance", "toa")])
+def test_a_scale_is_not_applied_to_numbers_that_are_calibrated(scene, facts, quantity, method) -> None:
+    to = "toa_reflectance" if method == "toa" else quantity
+    ds = scene(RAW.astype(np.float32), quantity=quantity, **facts)
+    with pytest.raises(ConfigError, match=f"holds {quantity} already"):
+        calibrate(ds, to, method, scale=1e-4)
+
+
+def test_the_scale_that_a_scene_tells_itself_may_be_given_too(scene) -> None:
+    ds = scene(RAW, quantity="surface_reflectance", scale=1e-4)
+    assert calibrate(ds, scale=1e-4).attrs["scale"] == 1e-4
+    # integers without a scale are no reflectance, whatever their file says
+    assert calibrate(scene(RAW, quantity="surface_reflectance"), scale=1e-4).attrs["scale"] == 1e-4

@@ -142,3 +142,17 @@ def test_what_is_no_solar_table_is_refused(tmp_path) -> None:
         load_solar("kurucz")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_solar(str(tmp_path / "missing.csv"))
+
+
+def test_a_table_of_ones_own_that_changed_is_read_again(tmp_path) -> None:
+    nm = np.arange(300.0, 1000.0)
+    path = tmp_path / "sun.csv"
+    for level in (1526.0, 1540.0):
+        np.savetxt(
+            path,
+            np.stack([nm, np.full(len(nm), level)], axis=1),
+            delimiter=",",
+            header="wavelength_nm,e0",
+            comments="",
+        )
+        assert load_solar(str(path)).of_bands(np.array([600.0]), np.array([10.0])) == pytest.approx(level)

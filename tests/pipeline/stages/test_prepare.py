@@ -14,6 +14,7 @@ from bandstream.pipeline.builder import run_build
 from bandstream.pipeline.calibration import CalibrateConfig
 from bandstream.pipeline.errors import ConfigError
 from bandstream.pipeline.mask_config import MaskConfig
+from bandstream.pipeline.scene import replaced
 from bandstream.pipeline.stages.prepare import Preparation, prepare_scene
 
 Flow = dict[str, Any]
@@ -178,3 +179,30 @@ def test_what_a_store_keeps_of_a_preparation_comes_back_without_paths() -> None:
     again = Preparation.restored(stored)
     assert again.left_out == ("panel",)
     assert again.stored() == stored
+
+
+def test_the_stores_scale_is_not_applied_to_a_scene_that_was_calibrated(
+    tmp_path: Path, raw: np.ndarray
+) -> None:
+    path = _write(tmp_path / "raw.hdr", raw)
+    store = build(_flow(tmp_path, {"path": str(path)}, {"calibrate": {"scale": 1e-4}}))
+    done = prepare_scene(open_scene(path), Preparation(CalibrateConfig.model_validate({"scale": 1e-4})))
+    done = done.assign(data=(done["data"].dims, (done["data"].data * np.float32(1e-4)).astype("f4")))
+    done = replaced(done, scale=1.0)
+    found = transform(done, store)["data"].values
+    np.testing.assert_allclose(found.transpose(2, 0, 1), _tile(store), rtol=1e-5)
+    np.testing.assert_allclose(found, raw * 1e-4, rtol=1e-5)
+
+
+def test_the_data_of_a_reference_frame_count_where_they_have_no_ending(
+    tmp_path: Path, raw: np.ndarray
+) -> None:
+    frames = {"dark": raw[:3] // 10, "white": raw[:3] * 3 + 9000}
+    for name, values in frames.items():
+        _write(tmp_path / f"{name}.hdr", values)
+        (tmp_path / f"{name}.img").rename(tmp_path / name)
+    scene = {"path": str(_write(tmp_path / "raw.hdr", raw))} | {n: str(tmp_path / f"{n}.hdr") for n in frames}
+    flow = _flow(tmp_path, scene, {"calibrate": {"method": "dark_white", "panel": 0.99}})
+    before = run_build(flow, quiet=True).fingerprint
+    (frames["white"] + 1).transpose(0, 2, 1).astype("<u2").tofile(tmp_path / "white")
+    assert run_build(flow, quiet=True).fingerprint != before
