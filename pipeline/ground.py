@@ -168,6 +168,8 @@ def sample_nearest(
         Bool (y, x).
     """
     x, y = moved(lon, lat, WGS84, crs)
+    if crs.is_geographic:
+        x = _round_the_globe(x, transform, shape_yx)
     found = on_grid(~transform, x, y)
     known = np.isfinite(found[0]) & np.isfinite(found[1])
     col, row = (np.full(lat.shape, -1.0) for _ in range(2))
@@ -177,6 +179,14 @@ def sample_nearest(
     values = np.zeros(lat.shape, read(slice(0, 1), slice(0, 1)).dtype)
     _gather(read, row, col, inside, values)
     return values, inside
+
+
+def _round_the_globe(lon: F8, transform: Affine, shape_yx: tuple[int, int]) -> F8:
+    """Return longitudes as a raster counts them, from its western edge on: it may reach beyond 180 degrees."""
+    height, width = shape_yx
+    corners = np.array([[0.0, width, 0.0, width], [0.0, 0.0, height, height]])
+    west = float(on_grid(transform, corners[0], corners[1])[0].min())
+    return np.where((lon < west) | (lon >= west + 360), west + (lon - west) % 360, lon)
 
 
 def _gather(

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import rasterio
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.enums import Resampling
-from rasterio.errors import NotGeoreferencedWarning, RasterioError
+from rasterio.errors import RasterioError
 from rasterio.vrt import WarpedVRT
 from rasterio.warp import calculate_default_transform
 from rasterio.windows import Window
@@ -31,6 +30,7 @@ from .errors import BandstreamWarning, FormatError, LabelError, SceneNotFoundErr
 from .ground import Geolocation, in_sensor_geometry, sample_nearest
 from .readers.cube import file_stamp
 from .readers.envi import class_table, find_header, read_header
+from .readers.raster import open_quietly
 from .scene import scene_crs, scene_transform
 
 if TYPE_CHECKING:
@@ -276,24 +276,21 @@ def _opened(path: Path, variable: str | None = None) -> Generator[Any]:
         raise LabelError(
             f"labels.variable = {variable!r} chooses an array of a MATLAB or NumPy file; {path} is none: leave it out."
         )
-    with warnings.catch_warnings():
-        # labels without a CRS are common and dealt with above
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        try:
-            with path.open("rb") as file:
-                if file.read(256).lstrip().startswith(b"<"):
-                    # XML is how GDAL's formats that refer to other files and addresses are written
-                    raise LabelError(
-                        f"The label file {path} is XML, which may refer to other files; give a raster."
-                    )
-            with rasterio.open(path) as raster:
-                if raster.driver not in DRIVERS:
-                    raise LabelError(
-                        f"The label file {path} is read by GDAL as {raster.driver}; labels may be {', '.join(DRIVERS)}."
-                    )
-                yield raster
-        except RasterioError as error:
-            raise LabelError(f"The label file {path} cannot be read as a raster: {error}") from error
+    try:
+        with path.open("rb") as file:
+            if file.read(256).lstrip().startswith(b"<"):
+                # XML is how GDAL's formats that refer to other files and addresses are written
+                raise LabelError(
+                    f"The label file {path} is XML, which may refer to other files; give a raster."
+                )
+        with open_quietly(str(path)) as raster:
+            if raster.driver not in DRIVERS:
+                raise LabelError(
+                    f"The label file {path} is read by GDAL as {raster.driver}; labels may be {', '.join(DRIVERS)}."
+                )
+            yield raster
+    except RasterioError as error:
+        raise LabelError(f"The label file {path} cannot be read as a raster: {error}") from error
 
 
 def _finer(raster: Any, crs: Any, transform: Affine) -> int:

@@ -20,6 +20,9 @@ import numpy as np
 import shapely
 from affine import Affine
 from numpy.typing import NDArray
+from rasterio._err import (
+    CPLE_BaseError,  # pyright: ignore[reportPrivateUsage, reportMissingModuleSource] - PROJ's refusals come as this
+)
 from rasterio.crs import CRS
 from rasterio.errors import CRSError, RasterioError
 from rasterio.warp import transform as transform_points
@@ -35,12 +38,16 @@ Source = str | Path | Mapping[str, Any]
 
 WGS84 = CRS.from_epsg(4326)
 MAX_GEOJSON_BYTES = 256 * 2**20
+_STEPS = 256  #: vertices that an edge as long as the scene gets
+_MOST_VERTICES = 200_000  #: that an outline gets
 #: Content with which the formats begin that are read; OGR knows others that open further files and addresses.
 _MAGIC = {b"SQLite format 3\0": "GeoPackage", b"\x00\x00\x27\x0a": "Shapefile", b"{": "GeoJSON"}
 
 
-def read_polygons(source: Source, crs: CRS) -> NDArray[Any]:
+def read_polygons(source: Source, crs: CRS, outline: shapely.Polygon | None = None) -> NDArray[Any]:
     """Return the polygons of a file, or of a GeoJSON object, in `crs`.
+
+    An edge is straight in the CRS of the file, so that long edges get vertices before they are brought to another CRS.
 
     Parameters
     ----------
@@ -48,6 +55,8 @@ def read_polygons(source: Source, crs: CRS) -> NDArray[Any]:
         GeoJSON, GeoPackage (first layer) or Shapefile; or a GeoJSON object.
     crs
         Where the polygons are wanted.
+    outline
+        Of the scene, in `crs`: what lies farther away may be cut off.
 
     Returns
     -------
@@ -77,14 +86,53 @@ def read_polygons(source: Source, crs: CRS) -> NDArray[Any]:
         return np.column_stack(transform_points(own, crs, xy[:, 0], xy[:, 1])[:2])
 
     try:
-        moved = cast("NDArray[Any]", shapely.transform(shapes, move))
-    except RasterioError as error:
+        moved = cast("NDArray[Any]", shapely.transform(_prepared(shapes, own, crs, outline), move))
+    except (RasterioError, CPLE_BaseError) as error:
         msg = f"the polygons of {where} cannot be brought to the scene's CRS: {error}"
         raise ConfigError(msg) from error
     if not np.isfinite(shapely.bounds(moved)).all():
         msg = f"the polygons of {where} lie where the scene's CRS ({crs.to_string()[:40]}) is not defined"
         raise ConfigError(msg)
     return moved
+
+
+def _prepared(shapes: NDArray[Any], own: CRS, crs: CRS, outline: shapely.Polygon | None) -> NDArray[Any]:
+    """Cut polygons to the surroundings of a scene, and put vertices on their edges, in the CRS of the file."""
+    step = 0.01 if own.is_geographic else 1000.0 / float(own.linear_units_factor[1])
+    box = shapely.box(-540.0, -90.0, 540.0, 90.0) if own.is_geographic else None
+    around = None if outline is None else _surroundings(outline, crs, own)
+    if around is not None:
+        west, south, east, north = around.bounds
+        step = max(east - west, north - south) / _STEPS
+        box = around if box is None else shapely.intersection(box, around)
+    if box is not None:
+        shapes = _areas(shapely.intersection(shapes[shapely.intersects(shapes, box)], box))
+    longest = max((float(length) for length in shapely.length(shapes)), default=0.0)
+    return cast("NDArray[Any]", shapely.segmentize(shapes, max(step, longest / _MOST_VERTICES)))
+
+
+def _surroundings(outline: shapely.Polygon, crs: CRS, own: CRS) -> shapely.Polygon | None:
+    """Return a box around a scene in another CRS; None where that is not one piece (at the 180th meridian, a pole)."""
+    xy = shapely.get_coordinates(shapely.segmentize(outline, outline.length / _STEPS))
+    try:
+        there = np.array(transform_points(crs, own, xy[:, 0], xy[:, 1])[:2], np.float64)
+    except (RasterioError, CPLE_BaseError):
+        return None
+    low, high = there.min(axis=1), there.max(axis=1)
+    if not np.isfinite([low, high]).all() or (own.is_geographic and high[0] - low[0] > 180):
+        return None
+    pad = 0.1 * float((high - low).max())
+    return shapely.box(*(low - pad), *(high + pad))
+
+
+def _areas(shapes: NDArray[Any]) -> NDArray[Any]:
+    """Return the parts that have an area, one geometry for each that has any; cutting leaves points and lines, too."""
+    parts, of = shapely.get_parts(shapes, return_index=True)
+    areas = (shapely.get_type_id(parts) == 3) & ~shapely.is_empty(parts)
+    if not areas.any():
+        return np.array([], object)
+    _, of = np.unique(of[areas], return_inverse=True)
+    return cast("NDArray[Any]", shapely.multipolygons(parts[areas], indices=of))
 
 
 def _read(source: Source) -> tuple[str, NDArray[Any], CRS]:
@@ -194,10 +242,16 @@ def _wkb(shapes: NDArray[Any]) -> tuple[bytes, ...]:
 
 
 def inside_lat_lon(lat_yx: NDArray[Any], lon_yx: NDArray[Any], wkb: tuple[bytes, ...]) -> NDArray[np.bool_]:
-    """Return where (y, x) points lie inside a polygon; all in degrees, false where a coordinate is not finite."""
-    return _inside(
-        np.asarray(lon_yx, np.float64), np.asarray(lat_yx, np.float64), shapely.from_wkb(list(wkb))
-    )
+    """Return where (y, x) points lie inside a polygon; all in degrees, false where a coordinate is not finite.
+
+    Longitudes may be counted from -180 or from 0, in the scene and in the polygons.
+    """
+    lon, lat = np.asarray(lon_yx, np.float64), np.asarray(lat_yx, np.float64)
+    shapes = shapely.from_wkb(list(wkb))
+    inside = _inside(lon, lat, shapes)
+    for turn in (-360.0, 360.0):
+        inside |= _inside(lon + turn, lat, shapes)
+    return inside
 
 
 def _inside(x: NDArray[np.float64], y: NDArray[np.float64], shapes: NDArray[Any]) -> NDArray[np.bool_]:
@@ -244,10 +298,12 @@ def polygon_plane(scene: xr.Dataset, sources: Sequence[Source]) -> tuple[da.Arra
             "mask by a quality layer."
         )
         raise ConfigError(msg)
-    shapes = np.concatenate([read_polygons(source, crs if placed and crs else WGS84) for source in sources])
-    if placed and transform is not None:
-        shape = (int(scene.sizes["y"]), int(scene.sizes["x"]))
-        near = shapely.intersects(shapes, _outline(transform, shape))
+    shape = (int(scene.sizes["y"]), int(scene.sizes["x"]))
+    outline = _outline(transform, shape) if placed and transform is not None else None
+    own = crs if placed and crs else WGS84
+    shapes = np.concatenate([read_polygons(source, own, outline) for source in sources])
+    if outline is not None and transform is not None:
+        near = shapely.intersects(shapes, outline)
         wkb = _wkb(shapes[near])
         digest = hashlib.sha256(repr((chunks, tuple(transform), wkb)).encode()).hexdigest()
         lazy = da.map_blocks(

@@ -227,7 +227,7 @@ def place_of(entry: Entry | None, where: str, notes: Notes) -> tuple[CRS | None,
     if wkt:
         try:
             crs = CRS.from_wkt(str(wkt))
-        except CRSError:
+        except (CRSError, ValueError):  # ValueError: bytes that are no text
             notes.warn(f"{where}: the coordinate system of {entry.name} cannot be read; the scene has no CRS")
     text = entry.attrs.get("GeoTransform")
     if text is None:

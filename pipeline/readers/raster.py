@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rasterio.errors import NotGeoreferencedWarning, RasterioIOError
 from rasterio.windows import Window
 
-from ..errors import FormatError
+from ..errors import FormatError, TruncatedFileError
 from .buffers import lend
 from .cube import file_stamp
 from .indexing import hull, indices, length, split_key, squeeze
@@ -78,6 +78,12 @@ class RasterCube:
             return squeeze(np.empty((length(y), length(x), len(bands)), self.dtype), drop)
         numbers = [int(b) + 1 if self.bands is None else self.bands[int(b)] for b in bands]
         with pooled_raster(self.path, driver=self.driver, placed=self.placed) as raster:
+            if raster.shape != self.shape[:2] or raster.count < max(numbers):
+                # GDAL would stretch what is there over what is asked for
+                raise TruncatedFileError(
+                    f"{self.path} holds {raster.height} x {raster.width} pixels in {raster.count} bands and "
+                    f"{self.shape[0]} x {self.shape[1]} were found in it before: it has changed since the scene was opened"
+                )
             block = self._read(raster, numbers, window_of(y0, y1, x0, x1))
         return squeeze(block.transpose(1, 2, 0)[y_inside][:, x_inside], drop)
 
@@ -271,9 +277,19 @@ def pooled_raster(
         pool.give(key, handle)
 
 
-def open_quietly(path: str, driver: str | None) -> Any:
-    """Open a raster without rasterio's warning that it has no georeference, which a scene need not have."""
-    with warnings.catch_warnings():
+_OPENING = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a child must not wait for a thread that it has not got
+    os.register_at_fork(
+        before=_OPENING.acquire, after_in_parent=_OPENING.release, after_in_child=_OPENING.release
+    )
+
+
+def open_quietly(path: str, driver: str | None = None) -> Any:
+    """Open a raster without rasterio's warning that it has no georeference, which a scene need not have.
+
+    Filters of warnings belong to all threads: they are changed by one thread at a time.
+    """
+    with _OPENING, warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
         return rasterio.open(path, driver=driver)
 

@@ -18,6 +18,7 @@ import rasterio.shutil
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.windows import Window
 
+from ..errors import SceneError
 from ..readers.carried import key_of
 from ..scene import scale_offset, scene_crs, scene_transform
 from . import refuse_dtype
@@ -35,6 +36,9 @@ DTYPES = (
 )
 CACHE_BYTES = 64 * 2**20
 """GDAL's block cache while we write (its default is 5 % of the machine's memory)."""
+
+LARGEST_NODATA = 2**53
+"""Whole numbers up to this are doubles."""
 
 _SIDE = 256
 _LARGEST_COG_BLOCK = 32 * 2**20
@@ -112,6 +116,12 @@ def _write(scene: xr.Dataset, path: Path) -> None:
     height, width, bands = (int(n) for n in scene["data"].shape)
     refuse_dtype("GeoTIFF", scene["data"].dtype, DTYPES)
     nodata = one_nodata(scene, "GeoTIFF")
+    if nodata is not None and scene["data"].dtype.kind in "iu" and abs(nodata) > LARGEST_NODATA:
+        msg = (
+            f"GeoTIFF keeps nodata as text of a double, so that {nodata:.0f} would not come back; write the scene as ENVI, "
+            "netCDF or Zarr, or with physical=True"
+        )
+        raise SceneError(msg)
     rows = block_rows(height, width * bands * scene["data"].dtype.itemsize)
     tiled: dict[str, Any] = (
         {"tiled": True, "blockxsize": _SIDE, "blockysize": rows} if rows >= 16 else {"blockysize": rows}

@@ -8,6 +8,7 @@ in the attribute `bandstream_attrs`. The cube has the axes (band, y, x), the ord
 
 from __future__ import annotations
 
+import io
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +48,9 @@ def write(scene: xr.Dataset, path: Path, interleave: str = "") -> list[Path]:
     fill = attrs.pop("_FillValue", None)
     with appearing([path]) as (hidden,):
         beside.to_netcdf(hidden, engine="h5netcdf", format="NETCDF4")
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), SafeFile(hidden) as target:
             warnings.simplefilter("ignore", FutureWarning)
-            with h5netcdf.File(hidden, "a") as file:
+            with h5netcdf.File(target, "r+") as file:
                 if "band" not in file.dimensions:
                     file.dimensions["band"] = bands
                 cube = file.create_variable(
@@ -66,7 +67,45 @@ def write(scene: xr.Dataset, path: Path, interleave: str = "") -> list[Path]:
                     cube.attrs[name] = value
                 for rows, block in blocks(scene, chunk[0]):
                     cube[:, rows, :] = block
+                    target.check()
+            target.check()
     return [path]
+
+
+class SafeFile(io.FileIO):
+    """A file for the HDF5 library, which crashes the process if a write fails: an error is kept, and raised by `check`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "r+")
+        self._error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write all bytes; after an error, pretend to."""
+        view = memoryview(data).cast("B")
+        done = len(view) if self._error is not None else 0
+        try:
+            while done < len(view):
+                done += self.put(view[done:])
+        except OSError as error:
+            self._error = error
+        return len(view)
+
+    def put(self, data: memoryview) -> int:
+        """Write what the system takes, and return how much that is."""
+        return super().write(data) or 0
+
+    def truncate(self, size: int | None = None) -> int:
+        """Set the size; after an error, pretend to."""
+        try:
+            return self.tell() if self._error is not None else super().truncate(size)
+        except OSError as error:
+            self._error = error
+            return self.tell()
+
+    def check(self) -> None:
+        """Raise the first error of writing."""
+        if self._error is not None:
+            raise self._error
 
 
 def chunk_shape(scene: xr.Dataset) -> tuple[int, int, int]:
@@ -92,8 +131,8 @@ def frame(scene: xr.Dataset) -> tuple[xr.Dataset, dict[str, Any]]:
         if dtype.kind == "f":
             with np.errstate(over="ignore"):
                 cube["_FillValue"] = dtype.type(nodata)
-        elif nodata == round_trip(nodata, dtype):
-            cube["_FillValue"] = dtype.type(int(nodata))
+        elif (whole := whole_number(nodata, dtype)) is not None:
+            cube["_FillValue"] = dtype.type(whole)
     for name, word in (("scale", "scale_factor"), ("offset", "add_offset")):
         if name in scene.attrs:
             cube[word] = np.float64(scene.attrs[name])
@@ -146,8 +185,10 @@ def _placed(beside: xr.Dataset, scene: xr.Dataset) -> xr.Dataset:
     return beside
 
 
-def round_trip(value: float, dtype: np.dtype[Any]) -> float:
-    """Return a number as an integer type holds it; NaN where it cannot."""
+def whole_number(value: float, dtype: np.dtype[Any]) -> int | None:
+    """Return a number as an integer type holds it; None where it cannot."""
     info = np.iinfo(dtype)
-    inside = np.isfinite(value) and float(info.min) <= value <= float(info.max)
-    return float(int(value)) if inside and int(value) <= info.max else float("nan")
+    if not np.isfinite(value) or value != round(value) or not float(info.min) <= value <= float(info.max):
+        return None
+    # the float nearest to the largest 64-bit number lies outside the type
+    return min(max(int(value), info.min), info.max)

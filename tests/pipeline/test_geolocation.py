@@ -308,6 +308,19 @@ def test_georeferenced_labels_are_sampled_where_the_pixels_lie(
     np.testing.assert_array_equal(read_all(copy), expected)
 
 
+@pytest.mark.parametrize("west", [-360.0, -180.0, 0.0, 179.0])
+@pytest.mark.parametrize("counted_from", [-180.0, 0.0])
+def test_labels_in_degrees_are_found_wherever_longitudes_begin(
+    tmp_path: Path, west: float, counted_from: float
+) -> None:
+    """Case: beyond the 180th meridian the labels were lost without a word."""
+    lat, lon = swath(lon0=179.995, lat0=-17.0)
+    values = np.ones((100, 360), np.uint8)
+    path = write_labels(tmp_path / "l.tif", values, WGS84, from_origin(west, -16.0, 1.0, 0.1))
+    made = sensor_scene(lat, (lon - counted_from) % 360 + counted_from)
+    assert (read_all(LabelRaster.on_grid(path, made)) == 1).all()
+
+
 def test_sampling_reads_windows_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ground, "MOST_SAMPLED", 400)
     sizes: list[int] = []

@@ -386,6 +386,43 @@ def test_a_huge_scene_is_burned_only_where_it_is_looked_at(monkeypatch: pytest.M
     assert sum(height for height, _ in burned) <= 400
 
 
+@pytest.mark.parametrize("width", [0.2, 5.0, 170.0])
+def test_an_edge_is_straight_in_the_crs_of_the_file_however_long(width: float) -> None:
+    """Case: only the corners were brought to the scene's CRS, in which a parallel is a curve."""
+    grid = from_origin(300000, 5000000, 300, 300)
+    made = make_scene(da.ones((40, 50, 2), dtype="int16", chunks=(16, -1, -1)), crs=UTM, transform=grid)
+    y, x = np.mgrid[:40, :50] + 0.5
+    lon, lat = transform_points(
+        UTM, CRS.from_epsg(4326), (300000 + 300 * x).ravel(), (5000000 - 300 * y).ravel()
+    )[:2]
+    middle = float(np.median(lat))
+    shape = shapely.box(15 - width - 3, middle, 15 + width, 80.0)
+    expected = (np.reshape(lat, (40, 50)) < middle) | (np.reshape(lon, (40, 50)) > 15 + width)
+    expected |= np.reshape(lon, (40, 50)) < 15 - width - 3
+    masked = apply_mask(made, polygons=shapely.geometry.mapping(shape))
+    assert (valid(masked) != expected).sum() <= 2
+
+
+def test_a_polygon_beyond_the_poles_touches_no_scene() -> None:
+    """Case: PROJ's refusal of latitudes above 90 degrees came through as a traceback."""
+    with pytest.warns(BandstreamWarning, match="no polygon touches"):
+        masked = apply_mask(scene(), polygons=shapely.geometry.mapping(shapely.box(10.0, 91.0, 20.0, 95.0)))
+    np.testing.assert_array_equal(masked["valid"].values, scene()["valid"].values)
+
+
+@pytest.mark.parametrize("first", [-180.0, 0.0])
+def test_longitudes_may_be_counted_from_0_or_from_minus_180(first: float) -> None:
+    lat, lon = np.mgrid[-17.0:-17.2:8j, 179.9:180.1:10j]
+    made = make_scene(
+        da.ones((8, 10, 2), chunks=-1), lat_yx=plane(lat), lon_yx=plane((lon - first) % 360 + first)
+    )
+    for west in (-180.0, 180.0):
+        masked = apply_mask(
+            made, polygons=shapely.geometry.mapping(shapely.box(west, -18.0, west + 1, -16.0))
+        )
+        np.testing.assert_array_equal(valid(masked), lon < 180)
+
+
 def test_burned_polygons_survive_pickling() -> None:
     burned = BurnedPolygons(TURNED, (shapely.to_wkb(ring(TURNED, CORNERS[0])),))
     before = burned.burn(0, 0, (ROWS, COLS))

@@ -24,7 +24,8 @@ from bandstream.pipeline.errors import (
     SceneError,
     TruncatedFileError,
 )
-from bandstream.pipeline.readers import open_scene
+from bandstream.pipeline.readers import contract, open_scene
+from bandstream.pipeline.readers.options import Notes
 from bandstream.pipeline.scene import make_scene, nodata_values, scale_offset, scene_crs, scene_transform
 from bandstream.pipeline.writers import write_scene
 
@@ -342,3 +343,11 @@ def test_a_copied_file_is_the_same_scene_under_another_name(tmp_path, stored):
     shutil.copy(stored["nc"], copy)
     assert open_scene(copy).attrs["source"] == str(copy)
     assert np.array_equal(open_scene(copy)["data"].values, CUBE)
+
+
+def test_a_coordinate_system_of_bytes_that_are_no_text_is_left_out_with_a_warning():
+    """Case: a damaged byte of the WKT came through as a UnicodeEncodeError."""
+    notes = Notes()
+    entry = contract.Entry("spatial_ref", (), (), None, {"crs_wkt": 'GEOGCS["\udc80"]'})
+    assert contract.place_of(entry, "a.nc", notes) == (None, None)
+    assert any("cannot be read" in message for message in notes.messages)

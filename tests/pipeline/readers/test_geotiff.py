@@ -20,7 +20,7 @@ from affine import Affine
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp
 
-from bandstream.pipeline.errors import BandstreamWarning, FormatError
+from bandstream.pipeline.errors import BandstreamWarning, FormatError, TruncatedFileError
 from bandstream.pipeline.readers import geotiff, open_scene, raster
 from bandstream.pipeline.scene import nodata_values, scale_offset, scene_crs, scene_transform
 
@@ -167,6 +167,9 @@ def test_all_bands_of_a_window_are_read_in_one_call(tmp_path, monkeypatch):
     class Counting:
         def __init__(self, handle):
             self.handle = handle
+
+        def __getattr__(self, name):
+            return getattr(self.handle, name)
 
         def read(self, bands, **options):
             calls.append(list(bands))
@@ -506,3 +509,21 @@ def test_a_scene_can_be_pickled(tmp_path):
     again = pickle.loads(pickle.dumps(ds))  # noqa: S301 - our own bytes
     with dask.config.set(scheduler="sync"):
         assert np.array_equal(again["data"].values, ds["data"].values)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5), (2, 4, 12), (1, 6, 12)])
+def test_a_file_replaced_by_a_smaller_one_is_told_and_never_stretched(tmp_path, shape):
+    path = tmp_path / "a.tif"
+
+    def write(shape_byx):
+        with rasterio.open(
+            path, "w", driver="GTiff", count=shape_byx[0], height=shape_byx[1], width=shape_byx[2], dtype="uint16",
+            transform=Affine(1, 0, 0, 0, -1, 0),
+        ) as out:  # fmt: skip
+            out.write(np.ones(shape_byx, "u2"))
+
+    write((2, 6, 12))
+    scene = open_scene(path)
+    write(shape)
+    with pytest.raises(TruncatedFileError, match="has changed"):
+        scene["data"].values  # noqa: B018 - read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tracemalloc
 
 import dask.array as da
@@ -13,7 +14,7 @@ from bandstream.pipeline.errors import ConfigError, SceneError
 from bandstream.pipeline.readers import open_scene
 from bandstream.pipeline.readers.envi_header import read_header
 from bandstream.pipeline.scene import make_scene
-from bandstream.pipeline.writers import cubes, write_scene
+from bandstream.pipeline.writers import cubes, netcdf, write_scene
 
 from .conftest import SHEARED, raw_of
 
@@ -208,6 +209,42 @@ def test_one_pixel_and_one_band_can_be_written(scene, tmp_path):
         tiny = make_scene(da.from_array(np.array([[[7]]], "u2")))
         path = write_scene(tiny, tmp_path / name)[0]
         assert open_scene(path)["data"].values.tolist() == [[[7]]]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+@pytest.mark.parametrize("end", ["min", "max"])
+def test_the_ends_of_64_bit_types_stay_nodata_or_are_refused(tmp_path, dtype, end):
+    """Case: no double equals the largest one, and GDAL's text of the smallest one was read as -9."""
+    value = int(getattr(np.iinfo(dtype), end))
+    raw = np.array([[[value], [5]]], dtype)
+    made = make_scene(da.from_array(raw), nodata=float(value))
+    for name in TARGETS:
+        if name == "a.tif" and value:
+            with pytest.raises(SceneError, match="would not come back"):
+                write_scene(made, tmp_path / name)
+            continue
+        found = open_scene(write_scene(made, tmp_path / name)[0])
+        assert found["data"].values.tolist() == raw.tolist()
+        assert found["valid"].values.tolist() == [[False, True]]
+
+
+def test_an_error_of_the_disk_ends_netcdf_writing_without_a_crash_of_the_library(tmp_path, monkeypatch):
+    """Case: HDF5 printed hundreds of lines and crashed the process when the disk was full."""
+    written = 0
+
+    def full(self, data):
+        nonlocal written
+        written += len(data)
+        if written > 100_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(self, data)
+
+    original = netcdf.SafeFile.put
+    monkeypatch.setattr(netcdf.SafeFile, "put", full)
+    noise = np.random.default_rng(0).integers(0, 60000, (64, 64, 32)).astype("u2")
+    with pytest.raises(OSError, match="No space left"):
+        write_scene(make_scene(da.from_array(noise)), tmp_path / "a.nc")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_no_scene_is_refused(tmp_path):
