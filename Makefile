@@ -2,7 +2,7 @@
 #
 #   make demo                  the main job on a simulated scene; results in demo/
 #   make test                  the whole suite, against the installed wheel
-#   make test PYTEST="-k stream -x"
+#   make test PYTEST="-k stream -x"     PROCESSES=0 runs it in one process
 #   make check                 style, import contracts, types (what the pre-commit hooks run)
 #   make editable              for development: the package follows the checkout until the next `make test`
 #
@@ -11,6 +11,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST ?=
+PROCESSES ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WHEEL_DIR := $(VENV)/wheel
@@ -27,7 +28,7 @@ demo: $(VENV)/.installed
 
 # One BLAS thread: the suite's arrays are small, and its worker processes would fight over the cores.
 test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest $(PYTEST)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(PROCESSES) --dist worksteal $(PYTEST)
 
 check: lint imports types
 

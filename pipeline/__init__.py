@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .builder import build
     from .calibration import calibrate, resample_bands
     from .labels import LabelRaster
-    from .masking import apply_mask
+    from .masks import apply_mask
     from .readers import open_scene, open_scenes
     from .simulation import simulate
     from .store import PatchStore
@@ -37,7 +37,7 @@ __all__ = [
 _HOMES = {
     "LabelRaster": "labels",
     "PatchStore": "store",
-    "apply_mask": "masking",
+    "apply_mask": "masks",
     "build": "builder",
     "calibrate": "calibration",
     "open_scene": "readers",

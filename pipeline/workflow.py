@@ -17,7 +17,7 @@ from .calibration import CalibrateConfig, ResampleBandsConfig, stage_files
 from .catalog import CatalogEntry, load_catalog
 from .config import StrictModel, apply_overrides, data_roots, load_yaml, parse
 from .errors import ConfigError
-from .mask_config import MaskConfig
+from .masks import MaskConfig
 from .reader_options import ReaderOptions
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..pipeline.cli_options import Read, read_options
+from ..pipeline.cli.options import Read, read_options
 
 if TYPE_CHECKING:
     import xarray as xr

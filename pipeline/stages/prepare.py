@@ -24,9 +24,8 @@ from ..calibration import (
 from ..calibration.radiance_scale import is_calibrated
 from ..config import find_data
 from ..errors import ConfigError
-from ..mask_config import MaskConfig
-from ..mask_config import stage_files as mask_files
-from ..masking import mask_scene
+from ..masks import MaskConfig, mask_scene
+from ..masks import stage_files as mask_files
 from ..scene import scale_offset
 from ..statistics import F8
 

@@ -518,7 +518,7 @@ def test_a_file_replaced_by_a_smaller_one_is_told_and_never_stretched(tmp_path, 
     def write(shape_byx):
         with rasterio.open(
             path, "w", driver="GTiff", count=shape_byx[0], height=shape_byx[1], width=shape_byx[2], dtype="uint16",
-            transform=Affine(1, 0, 0, 0, -1, 0),
+            transform=Affine(30, 0, 0, 0, -30, 0),
         ) as out:  # fmt: skip
             out.write(np.ones(shape_byx, "u2"))
 

@@ -13,7 +13,7 @@ from bandstream.pipeline import PatchStore, build, open_scene, transform
 from bandstream.pipeline.builder import run_build
 from bandstream.pipeline.calibration import CalibrateConfig
 from bandstream.pipeline.errors import ConfigError
-from bandstream.pipeline.mask_config import MaskConfig
+from bandstream.pipeline.masks.config import MaskConfig
 from bandstream.pipeline.scene import replaced
 from bandstream.pipeline.stages.prepare import Preparation, prepare_scene
 

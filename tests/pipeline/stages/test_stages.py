@@ -12,12 +12,12 @@ from sklearn.decomposition import PCA
 from bandstream.pipeline.calibration import CalibrateConfig
 from bandstream.pipeline.calibration.radiance_scale import calibration
 from bandstream.pipeline.errors import ConfigError
-from bandstream.pipeline.mask_config import MaskConfig
+from bandstream.pipeline.masks.config import MaskConfig
+from bandstream.pipeline.masks.nodata import nodata_per_band
 from bandstream.pipeline.scene import make_scene
 from bandstream.pipeline.stages.affine import Affine
 from bandstream.pipeline.stages.bands import candidate_bands, named_windows
 from bandstream.pipeline.stages.chain import FittedChain
-from bandstream.pipeline.stages.mask import nodata_per_band
 from bandstream.pipeline.stages.normalize import Normalize
 from bandstream.pipeline.stages.prepare import Preparation, prepare_scene
 from bandstream.pipeline.stages.reduce import Pca

@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 
 from bandstream.pipeline import open_scene
 from bandstream.pipeline.catalog import load_catalog
-from bandstream.pipeline.catalog_add import entry_of_scene, write_entry
-from bandstream.pipeline.catalog_from_stac import from_stac, read_item
-from bandstream.pipeline.catalog_to_stac import core_problems, to_stac
-from bandstream.pipeline.cli_catalog import catalog_app
+from bandstream.pipeline.catalog.add import entry_of_scene, write_entry
+from bandstream.pipeline.catalog.from_stac import from_stac, read_item
+from bandstream.pipeline.catalog.to_stac import core_problems, to_stac
+from bandstream.pipeline.cli.catalog import catalog_app
 from bandstream.pipeline.errors import BandstreamWarning, ConfigError, LabelError
 
-from .conftest import MadeScene
+from ..conftest import MadeScene
 
 
 @pytest.fixture(autouse=True)

@@ -27,8 +27,8 @@ from rasterio.crs import CRS
 from rasterio.errors import CRSError, RasterioError
 from rasterio.warp import transform as transform_points
 
-from .errors import ConfigError, SceneNotFoundError
-from .scene import scene_crs, scene_transform, shifted
+from ..errors import ConfigError, SceneNotFoundError
+from ..scene import scene_crs, scene_transform, shifted
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import IO, Any, cast
 from urllib.parse import urlsplit
 
+from ..config import data_roots
+from ..errors import ConfigError, FormatError, SceneNotFoundError
+from ..progress import progress
 from .archives import unpack
-from .catalog import CatalogEntry, CatalogFile, require_web
-from .config import data_roots
-from .errors import ConfigError, FormatError, SceneNotFoundError
-from .progress import progress
+from .entries import CatalogEntry, CatalogFile, require_web
 
 TIMEOUT_SECONDS = (20.0, 60.0)  #: to connect, and between two pieces
 MAX_BYTES = 50 * 2**30

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import pydantic
 
-from .config import StrictModel, data_roots, load_yaml, parse
-from .errors import BandstreamWarning, ConfigError, SceneError, SceneNotFoundError
+from ..config import StrictModel, data_roots, load_yaml, parse
+from ..errors import BandstreamWarning, ConfigError, SceneError, SceneNotFoundError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -286,7 +286,7 @@ def completed(entry: CatalogEntry, scene: xr.Dataset) -> xr.Dataset:
 
 def catalog_folder() -> Path:
     """Return the folder of the catalogs that ship with the package."""
-    return Path(str(resources.files(f"{__name__.rsplit('.', 2)[0]}.catalogs"))) / "scenes"
+    return Path(str(resources.files(f"{__name__.rsplit('.', 3)[0]}.catalogs"))) / "scenes"
 
 
 def own_files() -> list[Path]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .conftest import MadeScene
+from ..conftest import MadeScene
 
 COMMAND = [
     sys.executable,

@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from bandstream.pipeline import archives
-from bandstream.pipeline.archives import Limits, unpack
-from bandstream.pipeline.catalog import CatalogEntry
-from bandstream.pipeline.catalog_add import write_entry
-from bandstream.pipeline.catalog_fetch import fetch
-from bandstream.pipeline.cli_catalog import catalog_app
+from bandstream.pipeline.catalog import CatalogEntry, archives
+from bandstream.pipeline.catalog.add import write_entry
+from bandstream.pipeline.catalog.archives import Limits, unpack
+from bandstream.pipeline.catalog.fetch import fetch
+from bandstream.pipeline.cli.catalog import catalog_app
 from bandstream.pipeline.config import parse
 from bandstream.pipeline.errors import ConfigError, FormatError, SceneNotFoundError
 

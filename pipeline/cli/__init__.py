@@ -15,12 +15,12 @@ from typing import Annotated, Any
 
 import typer
 
-from .cli_calibrate import scene_calibrate
-from .cli_catalog import catalog_app
-from .cli_options import Read, read_options
-from .cli_quicklook import quicklook
-from .cli_scene import convert as scene_convert
-from .errors import BandstreamError, BandstreamWarning
+from ..errors import BandstreamError, BandstreamWarning
+from .calibrate import scene_calibrate
+from .catalog import catalog_app
+from .convert import convert as scene_convert
+from .options import Read, read_options
+from .quicklook import quicklook
 
 EXIT_CODES = """
 Exit codes: 0 done; 1 the system refused; 2 wrong usage; 10 configuration; 20 scene, 21 file not found, 22 format, 23 truncated file,
@@ -75,8 +75,8 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Build the patch store of a workflow, or reuse the one that is there."""
-    from .builder import run_build
-    from .engine import parse_bytes
+    from ..builder import run_build
+    from ..engine import parse_bytes
 
     result = run_build(
         workflow, overrides or [], memory_bytes=parse_bytes(memory), quiet=quiet or as_json, dry_run=dry_run
@@ -109,8 +109,8 @@ def resolve(
     workflow: Annotated[Path, typer.Argument(help="Workflow YAML.")], overrides: Overrides = None
 ) -> None:
     """Print a workflow with every default filled in."""
-    from .config import dump_yaml
-    from .workflow import load_workflow
+    from ..config import dump_yaml
+    from ..workflow import load_workflow
 
     print(dump_yaml(load_workflow(workflow, overrides or [])[0].resolved()), end="")
 
@@ -118,7 +118,7 @@ def resolve(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of workflow files, for editors."""
-    from .workflow import Workflow
+    from ..workflow import Workflow
 
     _print_json(Workflow.model_json_schema())
 
@@ -136,7 +136,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Make a labelled scene: absorption features, mixtures, noise, water bands, stripes and a nodata border."""
-    from .simulation import simulate as make
+    from ..simulation import simulate as make
 
     made = make(out, rows=rows, cols=cols, bands=bands, classes=classes, seed=seed)
     found = {"header": str(made.header), "data": str(made.data), "labels": str(made.labels)}
@@ -153,9 +153,9 @@ def scene_info(
     as_json: Json = False,
 ) -> None:
     """Say what a scene is, which reader takes it and why."""
-    from .progress import runs_of
-    from .readers import open_scene
-    from .scene import summary
+    from ..progress import runs_of
+    from ..readers import open_scene
+    from ..scene import summary
 
     found = summary(open_scene(path, **read_options(read)))
     if as_json:
@@ -188,7 +188,7 @@ def store_list(
     as_json: Json = False,
 ) -> None:
     """List the stores in a folder, unfinished ones too."""
-    from .store import list_stores
+    from ..store import list_stores
 
     rows: list[dict[str, Any]] = [
         {
@@ -217,8 +217,8 @@ def store_list(
 @store_app.command("info")
 def store_info(path: Annotated[Path, typer.Argument(help="Store.")], as_json: Json = False) -> None:
     """Say what a store holds and what it was made from."""
-    from .store import PatchStore
-    from .storeinfo import describe, lines
+    from ..store import PatchStore
+    from ..storeinfo import describe, lines
 
     found = describe(PatchStore.open(path))
     if as_json:
@@ -230,7 +230,7 @@ def store_info(path: Annotated[Path, typer.Argument(help="Store.")], as_json: Js
 @store_app.command("verify")
 def store_verify(path: Annotated[Path, typer.Argument(help="Store.")], as_json: Json = False) -> None:
     """Read every file of a store and compare it with the manifest."""
-    from .store import PatchStore
+    from ..store import PatchStore
 
     count = PatchStore.open(path).verify()
     if as_json:

@@ -19,7 +19,7 @@ Name = Annotated[str, typer.Argument(help="Entry, or a YAML file.")]
 @catalog_app.command("list")
 def catalog_list(as_json: Json = False) -> None:
     """List the scenes that are known by name: your own (BANDSTREAM_CATALOG), then those of the package."""
-    from .catalog import list_catalog
+    from ..catalog import list_catalog
 
     entries = list_catalog()
     if as_json:
@@ -31,8 +31,8 @@ def catalog_list(as_json: Json = False) -> None:
 @catalog_app.command("show")
 def catalog_show(name: Name, as_json: Json = False) -> None:
     """Print a catalog entry."""
-    from .catalog import load_catalog
-    from .config import dump_yaml
+    from ..catalog import load_catalog
+    from ..config import dump_yaml
 
     entry = load_catalog(name, [Path.cwd()]).model_dump(mode="json", exclude_none=True)
     if as_json:
@@ -55,8 +55,8 @@ def catalog_fetch(
     quiet: Quiet = False,
 ) -> None:
     """Fetch the files of an entry over http or https and compare their checksums."""
-    from .catalog import load_catalog
-    from .catalog_fetch import fetch
+    from ..catalog import load_catalog
+    from ..catalog.fetch import fetch
 
     entry = load_catalog(name, [Path.cwd()])
     found = fetch(entry, to, allow_unverified=allow_unverified, force=force, quiet=quiet or as_json)
@@ -81,8 +81,8 @@ def catalog_add(
     as_json: Json = False,
 ) -> None:
     """Describe a scene of your own as a catalog entry."""
-    from .catalog_add import entry_of_scene, write_entry
-    from .readers import open_scene
+    from ..catalog.add import entry_of_scene, write_entry
+    from ..readers import open_scene
 
     entry = entry_of_scene(open_scene(scene), name=name, labels=labels, unlabelled=unlabelled)
     _written(entry, out, force=force, as_json=as_json, write=write_entry)
@@ -99,8 +99,8 @@ def import_stac(
     as_json: Json = False,
 ) -> None:
     """Make a catalog entry of a STAC item (1.0 or 1.1)."""
-    from .catalog_add import write_entry
-    from .catalog_from_stac import from_stac, read_item
+    from ..catalog.add import write_entry
+    from ..catalog.from_stac import from_stac, read_item
 
     entry = from_stac(read_item(item), item, allow_outside=allow_outside)
     _written(entry, out, force=force, as_json=as_json, write=write_entry)
@@ -114,10 +114,10 @@ def export_stac(
     as_json: Json = False,
 ) -> None:
     """Write an entry as a STAC 1.1 item; a scene whose file is there is opened for its bands and place."""
-    from .catalog import load_catalog
-    from .catalog_to_stac import can_validate, to_stac
-    from .errors import ConfigError
-    from .files import json_value, write_text
+    from ..catalog import load_catalog
+    from ..catalog.to_stac import can_validate, to_stac
+    from ..errors import ConfigError
+    from ..files import json_value, write_text
 
     entry = load_catalog(name, [Path.cwd()])
     out = Path(f"{entry.name}.json") if out is None else out
@@ -135,11 +135,11 @@ def export_stac(
 
 def _opened(entry: Any) -> Any:
     """Open the scene of an entry; None where its file is not there."""
-    from .catalog import completed, require_files_inside, require_inside
-    from .config import find_data, parse
-    from .errors import SceneNotFoundError
-    from .readers import open_scene
-    from .workflow import SceneConfig
+    from ..catalog import completed, require_files_inside, require_inside
+    from ..config import find_data, parse
+    from ..errors import SceneNotFoundError
+    from ..readers import open_scene
+    from ..workflow import SceneConfig
 
     try:
         places = entry.bases([Path.cwd()])
@@ -168,6 +168,6 @@ def _written(entry: Any, out: Path | None, *, force: bool, as_json: bool, write:
 
 
 def _print_json(value: Any) -> None:
-    from .files import json_value
+    from ..files import json_value
 
     print(json.dumps(json_value(value), indent=1, allow_nan=False))

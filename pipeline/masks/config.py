@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from .config import StrictModel, find_data
-from .errors import ConfigError
+from ..config import StrictModel, find_data
+from ..errors import ConfigError
 
 Range = tuple[pydantic.FiniteFloat | None, pydantic.FiniteFloat | None]
 Codes = Annotated[list[int], pydantic.Field(min_length=1)] | Literal["nonzero"]

@@ -15,11 +15,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from .catalog import CatalogEntry
-from .catalog_add import plain_name
-from .catalog_to_stac import MULTIHASH_SHA256, OWN_FIELDS, OWN_KEY
-from .config import parse
-from .errors import BandstreamWarning, ConfigError
+from ..config import parse
+from ..errors import BandstreamWarning, ConfigError
+from .add import plain_name
+from .entries import CatalogEntry
+from .to_stac import MULTIHASH_SHA256, OWN_FIELDS, OWN_KEY
 
 MAX_JSON_BYTES = 5_000_000
 # what an item may say of how its file is read: nothing that names another file

@@ -34,6 +34,6 @@ def read_options(given: Sequence[str] | None) -> dict[str, Any]:
     """
     if not given:
         return {}
-    from .reader_options import parse_options
+    from ..reader_options import parse_options
 
     return parse_options(given)

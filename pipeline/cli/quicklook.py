@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .cli_options import Read, read_options
-from .errors import ConfigError
+from ..errors import ConfigError
+from .options import Read, read_options
 
 _POINT = re.compile(r"(\d+)\s*,\s*(\d+)")
 _STRETCH = re.compile(r"([\d.]+)\s*,\s*([\d.]+)")
@@ -50,8 +50,8 @@ def quicklook(
         msg = f"--band and --wavelength go with --kind band or all, not {chosen}"
         raise ConfigError(msg)
 
-    from .quicklook import Look, draw_quicklook
-    from .readers import open_scene
+    from ..quicklook import Look, draw_quicklook
+    from ..readers import open_scene
 
     scene = open_scene(path, **read_options(read))
     look = Look(chosen, band, wavelength, places, percent, size)

@@ -67,7 +67,7 @@ def test_reader_options_that_mean_nothing_are_refused_with_what_is_allowed(tmp_p
 
 
 def test_the_help_names_the_keys_that_are_read():
-    from bandstream.pipeline.cli_options import READ_KEYS
+    from bandstream.pipeline.cli.options import READ_KEYS
     from bandstream.pipeline.reader_options import ReaderOptions
 
     assert list(READ_KEYS) == list(ReaderOptions.model_fields)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .cli_options import Read, read_options
+from .options import Read, read_options
 
 
 def convert(
@@ -27,8 +27,8 @@ def convert(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Write a scene in another format: numbers, wavelengths and place stay what they are."""
-    from .readers import open_scene
-    from .writers import write_scene
+    from ..readers import open_scene
+    from ..writers import write_scene
 
     scene = open_scene(source, **read_options(read))
     written = write_scene(

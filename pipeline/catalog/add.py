@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .catalog import CatalogEntry
-from .catalog_fetch import digest
-from .config import dump_yaml, parse
-from .errors import ConfigError
-from .files import write_text
+from ..config import dump_yaml, parse
+from ..errors import ConfigError
+from ..files import write_text
+from .entries import CatalogEntry
+from .fetch import digest
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -46,7 +46,7 @@ def entry_of_scene(
     files = [Path(str(f)).absolute() for f in scene.attrs.get("files", [source])]
     names = None
     if labels is not None:
-        from .labels import LabelRaster
+        from ..labels import LabelRaster
 
         raster = LabelRaster.on_grid(labels, scene, unlabelled)
         where = {"path": _relative(labels.absolute(), folder)}
@@ -84,7 +84,7 @@ def place_of_scene(scene: xr.Dataset) -> dict[str, Any]:
     from rasterio.errors import RasterioError
     from rasterio.warp import transform as project
 
-    from .scene import scene_crs, scene_transform
+    from ..scene import scene_crs, scene_transform
 
     crs, transform = scene_crs(scene), scene_transform(scene)
     if transform is None or crs is None:

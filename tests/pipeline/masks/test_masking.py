@@ -21,9 +21,9 @@ from rasterio.warp import transform as transform_points
 from bandstream.pipeline import open_scene
 from bandstream.pipeline.config import parse
 from bandstream.pipeline.errors import BandstreamWarning, ConfigError, SceneNotFoundError
-from bandstream.pipeline.mask_config import MaskConfig, stage_files
-from bandstream.pipeline.masking import apply_mask, mask_scene
-from bandstream.pipeline.polygons import BurnedPolygons
+from bandstream.pipeline.masks.config import MaskConfig, stage_files
+from bandstream.pipeline.masks.masking import apply_mask, mask_scene
+from bandstream.pipeline.masks.polygons import BurnedPolygons
 from bandstream.pipeline.scene import make_scene
 
 UTM = CRS.from_epsg(32633)
@@ -374,7 +374,7 @@ def test_a_huge_scene_is_burned_only_where_it_is_looked_at(monkeypatch: pytest.M
         return original(self, row, col, shape_yx)
 
     monkeypatch.setattr(BurnedPolygons, "burn", watch)
-    import bandstream.pipeline.polygons as module
+    import bandstream.pipeline.masks.polygons as module
 
     monkeypatch.setattr(module, "read_polygons", lambda *_: np.array([shape], object))
     masked = apply_mask(made, polygons="x.gpkg")
@@ -475,7 +475,7 @@ def test_the_configuration_loads_neither_xarray_nor_gdal() -> None:
     import sys
 
     code = (
-        "import sys; import bandstream.pipeline.mask_config; "
+        "import sys; import bandstream.pipeline.masks.config; "
         "print([m for m in ('xarray', 'dask', 'rasterio', 'shapely', 'pyogrio') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 
 def scene_calibrate(
@@ -68,10 +68,10 @@ def scene_calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Calibrate a scene to reflectance or radiance and write it."""
-    from .calibration import calibrate, resample_bands
-    from .calibration.empirical_line import parse_window
-    from .readers import open_scene
-    from .writers import write_scene
+    from ..calibration import calibrate, resample_bands
+    from ..calibration.empirical_line import parse_window
+    from ..readers import open_scene
+    from ..writers import write_scene
 
     options: dict[str, Any] = {
         "scale": scale,

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .catalog import CatalogEntry
-from .config import parse
-from .errors import ConfigError
+from ..config import parse
+from ..errors import ConfigError
+from .entries import CatalogEntry
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -63,7 +63,7 @@ def to_stac(entry: CatalogEntry, out: Path, scene: xr.Dataset | None = None) -> 
             "`bandstream catalog add SCENE`."
         )
     if scene is not None:
-        from .catalog_add import place_of_scene
+        from .add import place_of_scene
 
         told = place_of_scene(scene) | {"shape_yxb": [int(scene.sizes[axis]) for axis in ("y", "x", "band")]}
         told["datetime"] = scene.attrs.get("acquired") or entry.datetime

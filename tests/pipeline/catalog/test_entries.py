@@ -22,7 +22,7 @@ from bandstream.pipeline.catalog import (
     load_catalog,
     require_inside,
 )
-from bandstream.pipeline.cli_catalog import catalog_app
+from bandstream.pipeline.cli.catalog import catalog_app
 from bandstream.pipeline.config import parse
 from bandstream.pipeline.errors import BandstreamWarning, ConfigError, SceneError, SceneNotFoundError
 from bandstream.pipeline.scene import make_scene

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from .errors import FormatError
+from ..errors import FormatError
 
 CHUNK_BYTES = 1 << 20
 # tarfile reads a whole extended header at once, however large it claims to be, and looks through it with a pattern

@@ -18,11 +18,11 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BandstreamWarning, ConfigError
-from .mask_config import MaskConfig, polygon_files
+from ..errors import BandstreamWarning, ConfigError
+from ..scene import invalid_mask, nodata_values, replaced, scale_offset
+from .config import MaskConfig, polygon_files
+from .nodata import nodata_per_band
 from .polygons import Source, polygon_plane
-from .scene import invalid_mask, nodata_values, replaced, scale_offset
-from .stages.mask import nodata_per_band
 
 if TYPE_CHECKING:
     import xarray as xr
