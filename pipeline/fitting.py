@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from .calibration.radiance_scale import REFLECTANCES
 from .engine import Engine, fold
 from .errors import BandstreamWarning, ConfigError, EmptySplitError, NoValidPixelsError
+from .nodata import invalid_mask
 from .progress import runs_of
 from .reading import read_block, read_usable
-from .scene import invalid_mask, nodata_values, scale_offset
+from .scene import nodata_values, scale_offset
 from .sources import OpenScene
 from .splits import SplitMap
 from .stages.bands import candidate_bands, named_windows

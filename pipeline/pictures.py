@@ -203,7 +203,8 @@ def thinned(
     step, step_x
         Of the rows, and of the columns where it differs.
     """
-    from .scene import invalid_mask, nodata_values, scale_offset
+    from .nodata import invalid_mask
+    from .scene import nodata_values, scale_offset
 
     cube, chosen_bands = scene["data"], list(bands)
     nodata_b = nodata_values(scene)[chosen_bands]

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import ConfigError
+from .nodata import invalid_mask
 from .page import Panel, write_page
 from .pictures import Picture, band_picture, colour_picture, thinned
-from .scene import invalid_mask, nearest_band, nodata_values, scale_offset
+from .scene import nearest_band, nodata_values, scale_offset
 from .spectraplot import BandStates, draw_bands, draw_spectra
 from .stages.bands import named_windows
 

@@ -30,6 +30,8 @@ from rasterio.crs import CRS
 from rasterio.errors import CRSError
 
 from .errors import SceneError
+from .nodata import lazy_valid
+from .place import grid_mapping_attrs, index_origin, pixel_coordinates, shifted
 
 QUANTITIES = ("dn", "radiance", "toa_reflectance", "surface_radiance", "surface_reflectance", "other")
 """What the physical value can be; `other` where neither file nor user says."""
@@ -112,10 +114,10 @@ def make_scene(
         msg = f"a scene needs a cube with the axes (y, x, band), got {data_yxb.ndim} axes: {data_yxb.shape}"
         raise SceneError(msg)
     rows, cols, bands = (int(n) for n in data_yxb.shape)
-    y, x = _pixel_coordinates(rows, cols, transform)
+    y, x = pixel_coordinates(rows, cols, transform)
     coords: dict[str, Any] = {"y": ("y", y), "x": ("x", x)}
     coords |= _band_coords(bands, wavelength_nm, fwhm_nm, good_band, band_names, detector)
-    spatial = _grid_mapping(crs, transform)
+    spatial = grid_mapping_attrs(crs, transform)
     grid: dict[str, Any] = {}
     if spatial is not None:
         coords["spatial_ref"] = ((), np.int64(0), spatial)
@@ -128,7 +130,7 @@ def make_scene(
         if value is not None:
             _put_per_band(coords, kept, name, np.asarray(value, np.float64), bands)
     nodata_b = _spread(None if nodata is None else np.asarray(nodata, np.float64), bands, np.nan)
-    valid = _lazy_valid(data_yxb, nodata_b) if valid_yx is None else valid_yx
+    valid = lazy_valid(data_yxb, nodata_b) if valid_yx is None else valid_yx
     if valid_yx is not None:
         kept["valid_rule"] = "product"
     named = {f"quality_{name}": layer for name, layer in (quality or {}).items()} | dict(layers or {})
@@ -243,7 +245,7 @@ def replaced(
     out = ds.drop_vars(gone).assign_coords(coords)
     out.attrs = attrs
     if nodata is not None and "valid_rule" not in attrs:
-        out["valid"] = (("y", "x"), _lazy_valid(out["data"].data, nodata_values(out)), ds["valid"].attrs)
+        out["valid"] = (("y", "x"), lazy_valid(out["data"].data, nodata_values(out)), ds["valid"].attrs)
     check_scene(out)
     return out
 
@@ -269,24 +271,11 @@ def scene_transform(ds: xr.Dataset) -> Affine | None:
     if not text:
         return None
     transform = Affine.from_gdal(*(float(v) for v in str(text).split()))
-    col, col_step = _index_origin(ds["x"].values, transform, transform.c, transform.a)
-    row, row_step = _index_origin(ds["y"].values, transform, transform.f, transform.e)
+    col, col_step = index_origin(ds["x"].values, transform, transform.c, transform.a)
+    row, row_step = index_origin(ds["y"].values, transform, transform.f, transform.e)
     if (col, row, col_step, row_step) == (0.0, 0.0, 1.0, 1.0):
         return transform
     return shifted(transform, col, row, col_step, row_step)
-
-
-def shifted(
-    transform: Affine, col: float, row: float, col_step: float = 1.0, row_step: float = 1.0
-) -> Affine:
-    """Return the transform of the grid that starts at pixel corner (`col`, `row`), with pixels that many times larger.
-
-    Spelled out, since the operator for products of transforms differs between versions of `affine`.
-    """
-    a, b, c, d, e, f = (float(v) for v in list(transform)[:6])
-    return Affine(
-        a * col_step, b * row_step, c + a * col + b * row, d * col_step, e * row_step, f + d * col + e * row
-    )
 
 
 def scale_offset(ds: xr.Dataset) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -297,39 +286,6 @@ def scale_offset(ds: xr.Dataset) -> tuple[NDArray[np.float64], NDArray[np.float6
 def nodata_values(ds: xr.Dataset) -> NDArray[np.float64]:
     """Return the nodata value per band, float64 (band,); NaN where a band has none (NaN pixels are invalid anyway)."""
     return _numbers(ds, "nodata", np.nan)
-
-
-def invalid_mask(block_yxb: NDArray[Any], nodata_b: NDArray[np.float64]) -> NDArray[np.bool_] | None:
-    """Mark the numbers of a block that are no data: equal to nodata or not finite.
-
-    Parameters
-    ----------
-    block_yxb
-        Raw numbers; the last axis is the band.
-    nodata_b
-        Nodata per band as `nodata_values` gives it. It is compared in the block's own number type, since
-        -1.23e34 as float64 equals no float32.
-
-    Returns
-    -------
-    numpy.ndarray or None
-        Bool, the block's shape and memory order; None when no number of this type can be invalid.
-    """
-    dtype = block_yxb.dtype
-    own, exists = _in_dtype(nodata_b, dtype)
-    bad: NDArray[np.bool_] | None = None
-    if exists.any():
-        if exists.all() and (own == own[0]).all():
-            bad = np.equal(block_yxb, own[0])
-        else:
-            bad = np.equal(block_yxb, own)
-            if not exists.all():
-                np.logical_and(bad, exists, out=bad)
-    if dtype.kind == "f":
-        finite = np.isfinite(block_yxb)
-        np.logical_not(finite, out=finite)
-        bad = finite if bad is None else np.logical_or(bad, finite, out=bad)
-    return bad
 
 
 def nearest_band(ds: xr.Dataset, wavelength_nm: float) -> int:
@@ -391,104 +347,6 @@ def _numbers(ds: xr.Dataset, name: str, default: float) -> NDArray[np.float64]:
     if name in ds.coords:
         return np.array(ds[name].values, np.float64)
     return np.full(bands, float(ds.attrs.get(name, default)), np.float64)
-
-
-def _in_dtype(nodata_b: NDArray[np.float64], dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return nodata in the block's number type, and where such a number exists in it at all."""
-    if dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            own = nodata_b.astype(dtype)
-        return own, np.isfinite(own)
-    info = np.iinfo(dtype)
-    exists = np.isfinite(nodata_b) & (nodata_b == np.round(nodata_b))
-    exists &= (nodata_b >= float(info.min)) & (nodata_b <= float(info.max))
-    own = np.zeros(nodata_b.shape, dtype)
-    # through int: the float nearest to the largest (u)int64 lies outside the type
-    own[exists] = [min(max(int(v), info.min), info.max) for v in nodata_b[exists]]
-    return own, exists
-
-
-def _valid_block(block_yxb: NDArray[Any], nodata_b: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return where at least one band of the block holds data.
-
-    One band settles nearly every pixel, so the others are looked at only where that one is no data.
-    """
-    bands = block_yxb.shape[2]
-    valid = np.zeros(block_yxb.shape[:2], bool)
-    for b in sorted({bands // 2, bands // 4}, reverse=True):
-        bad = invalid_mask(block_yxb[:, :, b : b + 1], nodata_b[b : b + 1])
-        if bad is None:
-            return np.ones_like(valid)
-        valid |= ~bad[:, :, 0]
-        if valid.all():
-            return valid
-    left = ~valid
-    bad = invalid_mask(block_yxb[left], nodata_b)
-    valid[left] = True if bad is None else ~bad.all(axis=1)
-    return valid
-
-
-def _valid_blocks(blocks: Any, nodata_b: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return `valid` of the blocks that lie behind each other along the bands."""
-    pieces = cast("list[NDArray[Any]]", blocks if isinstance(blocks, list) else [blocks])
-    edges = np.cumsum([0] + [piece.shape[2] for piece in pieces])
-    valid = _valid_block(pieces[0], nodata_b[: edges[1]])
-    for piece, start, stop in zip(pieces[1:], edges[1:-1], edges[2:], strict=True):
-        valid |= _valid_block(piece, nodata_b[start:stop])
-    return valid
-
-
-def _lazy_valid(data_yxb: da.Array, nodata_b: NDArray[np.float64]) -> da.Array:
-    """Return `valid(y, x)` of a lazy cube; constant where no number of its type can be invalid."""
-    if invalid_mask(np.zeros((1, 1, len(nodata_b)), data_yxb.dtype), nodata_b) is None:
-        return da.ones(data_yxb.shape[:2], dtype=bool, chunks=data_yxb.chunks[:2])
-    # not map_blocks(drop_axis=): that copies each block before it calls the function
-    valid = da.blockwise(
-        _valid_blocks,
-        "yx",
-        data_yxb,
-        "yxb",
-        nodata_b,
-        None,
-        dtype=bool,
-        concatenate=False,
-        meta=np.ones((0, 0), bool),
-    )
-    return cast("da.Array", valid)
-
-
-def _pixel_coordinates(
-    rows: int, cols: int, transform: Affine | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return y and x of the pixel centres; pixel indices + 0.5 when the grid is rotated or its place unknown."""
-    y, x = np.arange(rows, dtype=np.float64) + 0.5, np.arange(cols, dtype=np.float64) + 0.5
-    if transform is not None and _axis_aligned(transform):
-        y, x = np.multiply(y, transform.e) + transform.f, np.multiply(x, transform.a) + transform.c
-    return np.asarray(y, np.float64), np.asarray(x, np.float64)
-
-
-def _axis_aligned(transform: Affine) -> bool:
-    return transform.b == 0 and transform.d == 0
-
-
-def _index_origin(
-    centres: NDArray[Any], transform: Affine, origin: float, size: float
-) -> tuple[float, float]:
-    """Return where the first pixel starts on the full grid, and the step, both in pixels of the full grid."""
-    index = (centres - origin) / size if _axis_aligned(transform) else np.asarray(centres, np.float64)
-    step = float(np.round(index[1] - index[0])) if len(index) > 1 else 1.0
-    return float(np.round(index[0] - 0.5)), step
-
-
-def _grid_mapping(crs: CRS | None, transform: Affine | None) -> dict[str, str] | None:
-    """Return the attributes of the CF grid mapping variable, or None when nothing is known."""
-    attrs: dict[str, str] = {}
-    if crs is not None:
-        wkt = str(crs.to_wkt())
-        attrs = {"crs_wkt": wkt, "spatial_ref": wkt}
-    if transform is not None:
-        attrs["GeoTransform"] = " ".join(repr(float(v)) for v in transform.to_gdal())
-    return attrs or None
 
 
 def _band_coords(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ..nodata import invalid_mask
 from ..readers.indexing import Axis, split_key, squeeze
-from ..scene import invalid_mask
 
 if TYPE_CHECKING:
     import dask.array as da

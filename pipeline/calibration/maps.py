@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..scene import invalid_mask, nodata_values, replaced, scale_offset
+from ..nodata import invalid_mask
+from ..scene import nodata_values, replaced, scale_offset
 from .mapped import LinearCube, lazy
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BandstreamWarning, ConfigError
-from ..scene import invalid_mask, nodata_values, replaced, scale_offset
+from ..nodata import invalid_mask
+from ..scene import nodata_values, replaced, scale_offset
 from .config import MaskConfig, polygon_files
 from .nodata import nodata_per_band
 from .polygons import Source, polygon_plane

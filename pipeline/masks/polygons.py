@@ -28,7 +28,8 @@ from rasterio.errors import CRSError, RasterioError
 from rasterio.warp import transform as transform_points
 
 from ..errors import ConfigError, SceneNotFoundError
-from ..scene import scene_crs, scene_transform, shifted
+from ..place import shifted
+from ..scene import scene_crs, scene_transform
 
 if TYPE_CHECKING:
     import xarray as xr

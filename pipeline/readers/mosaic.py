@@ -17,7 +17,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from ..errors import FormatError
-from ..scene import invalid_mask, shifted
+from ..nodata import invalid_mask
+from ..place import shifted
 from .cube import CHUNK_BYTES, lazy_cube
 from .geotiff import RasterFacts, cube_of, lazy_plane, mask_of, read_facts, scene_of
 from .indexing import split_key, squeeze

@@ -15,7 +15,8 @@ import zarr
 from numpy.typing import NDArray
 
 from ..config import fingerprint
-from ..scene import invalid_mask, nodata_values
+from ..nodata import invalid_mask
+from ..scene import nodata_values
 from ..statistics import F8
 from .affine import Affine
 from .normalize import Normalize

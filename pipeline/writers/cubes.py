@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import SceneError
+from ..nodata import invalid_mask
 from ..readers.carried import CARRIED
 from ..reading import read_block
-from ..scene import PER_BAND, invalid_mask, nodata_values, scale_offset
+from ..scene import PER_BAND, nodata_values, scale_offset
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from rasterio.crs import CRS
 
 from bandstream.pipeline.errors import SceneError
+from bandstream.pipeline.nodata import invalid_mask
 from bandstream.pipeline.scene import (
     check_scene,
-    invalid_mask,
     make_scene,
     nearest_band,
     nodata_values,

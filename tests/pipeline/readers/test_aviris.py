@@ -13,9 +13,10 @@ import spectral
 from rasterio.crs import CRS
 
 from bandstream.pipeline.errors import BandstreamWarning, FormatError, TruncatedFileError
+from bandstream.pipeline.nodata import invalid_mask
 from bandstream.pipeline.readers import open_scene
 from bandstream.pipeline.readers.aviris_names import parse_name, read_gains
-from bandstream.pipeline.scene import invalid_mask, nodata_values, scale_offset, scene_crs, scene_transform
+from bandstream.pipeline.scene import nodata_values, scale_offset, scene_crs, scene_transform
 
 NG = "ang20170323t202244"
 DTYPES = {2: "<i2", 3: "<i4", 4: "<f4", 5: "<f8"}
