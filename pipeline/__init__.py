@@ -59,3 +59,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     globals()[name] = value  # asked for once only
     return value
+
+
+def __dir__() -> list[str]:
+    """Name the public names too, imported yet or not: notebooks complete by this list."""
+    return sorted({*globals(), *__all__})

@@ -195,15 +195,27 @@ def parse(model: type[Model], data: Any, where: str) -> Model:
     try:
         return model.model_validate(data)
     except pydantic.ValidationError as error:
-        lines = [_explain(model, item) for item in error.errors()[:8]]
+        lines = [_explain(model, item) for item in _of_the_branch_meant(error.errors())[:8]]
         # what is allowed at a place is said once
         once = [line if line not in lines[:n] else "" for n, line in enumerate(lines)]
         raise ConfigError(f"{where}: " + " ".join(filter(None, once))) from error
 
 
+def _names_a_branch(part: int | str) -> bool:
+    """Return whether a part of a place is pydantic's name for a branch of a union: no word of the file."""
+    models = {model.__name__ for model in StrictModel.__subclasses__()}
+    return bool(re.search(r"[\[(]", str(part))) or part in models | {"int", "float", "str", "bool"}
+
+
+def _of_the_branch_meant(items: Sequence[Any]) -> list[Any]:
+    """Leave out what is said of a union's branches that the value is not even of the kind of, if one of them fits."""
+    kinds = ("model_type", "dict_type", "list_type")
+    meant = [item for item in items if item["type"] not in kinds or not _names_a_branch(item["loc"][-1])]
+    return meant or list(items)
+
+
 def _explain(model: type[StrictModel], item: Any) -> str:
-    # pydantic adds "function-before[...]" and the like to the location of unions; only words of the file help.
-    place = ".".join(str(part) for part in item["loc"] if not re.search(r"[\[(]", str(part)))
+    place = ".".join(str(part) for part in item["loc"] if not _names_a_branch(part))
     if item["type"] == "extra_forbidden":
         key = str(item["loc"][-1])
         allowed = _allowed_keys(model, item["loc"][:-1])

@@ -93,8 +93,8 @@ def require_training(records: Sequence[ShardRecord], *, labels: bool) -> None:
     train = SPLITS.index("train")
     if not sum(row[train] for record in records for row in record.pixels):
         raise NoValidPixelsError(
-            "All training pixels are masked: none has data in every kept band. Check mask.nodata, or drop the bands "
-            "without data with drop_bands."
+            "All training pixels are masked: none has data in every kept band and passes the mask stage. Check its "
+            "settings (nodata, quality, polygons, ndvi), or drop the bands without data with drop_bands."
         )
     if labels and not sum(sum(row[train]) for record in records for row in record.labelled):
         raise EmptySplitError(

@@ -138,7 +138,7 @@ def _photo_page(scene: xr.Dataset, look: Look, kind: str) -> Page:
 def _chosen_band(scene: xr.Dataset, look: Look) -> int:
     """Return the band (0-based) that the user asks for."""
     if (look.band is None) == (look.wavelength_nm is None):
-        msg = "a picture of one band needs either its number (counted from 1) or a wavelength"
+        msg = "a picture of one band needs either its number, counted from 1 (--band), or a wavelength in nm (--wavelength)"
         raise ConfigError(msg)
     if look.wavelength_nm is not None:
         return nearest_band(scene, look.wavelength_nm)
@@ -161,7 +161,12 @@ def _limits_words(scene: xr.Dataset, made: Picture) -> str:
 
 def _size_words(scene: xr.Dataset) -> str:
     sizes = scene.sizes
-    return f"{sizes['y']:,} x {sizes['x']:,} pixels, {sizes['band']} bands."
+    return f"{sizes['y']:,} x {sizes['x']:,} pixels, {_bands(scene)}."
+
+
+def _bands(scene: xr.Dataset) -> str:
+    count = scene.sizes["band"]
+    return f"{count} band{'' if count == 1 else 's'}"
 
 
 def _name(scene: xr.Dataset) -> str:
@@ -283,7 +288,7 @@ def _bands_page(scene: xr.Dataset, out: Path) -> dict[str, Any]:
         "constant": states.constant,
         "in a water window": states.in_window,
     }
-    caption = f"{scene.sizes['band']} bands: " + ", ".join(f"{int(m.sum())} {w}" for w, m in counts.items())
+    caption = f"{_bands(scene)}: " + ", ".join(f"{int(m.sum())} {w}" for w, m in counts.items())
     caption += f". Judged by {states.pixels:,} pixels spread over the scene."
     if "wavelength" not in scene.coords:
         caption += " The scene has no wavelengths: bands are counted from 1, and water windows are not known."

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from .config import StrictModel, apply_overrides, parse
+from .errors import ConfigError
 
 Number = pydantic.FiniteFloat | list[pydantic.FiniteFloat]  #: one, or one per band
 #: `scene.QUANTITIES`, spelled out so that reading a workflow does not load xarray
@@ -41,5 +42,8 @@ def parse_options(given: Sequence[str]) -> dict[str, Any]:
     ConfigError
         A key is unknown, or a value is not allowed.
     """
+    for text in given:
+        if not all(text.partition("=")):
+            raise ConfigError(f"--read {text!r} must look like KEY=VALUE, such as variable=cube.")
     options = parse(ReaderOptions, apply_overrides({}, given), "--read")
     return options.model_dump(exclude_none=True)

@@ -405,5 +405,8 @@ def list_stores(root: Path) -> list[tuple[Path, PatchStore | None]]:
 
 
 def _stores_near(path: Path) -> str:
-    names = [entry.name for entry in sorted(path.parent.glob("*.zarr"))][:5] if path.parent.is_dir() else []
-    return f" Stores in {path.parent}: {', '.join(names)}." if names else ""
+    for folder in (path, path.parent):
+        names = [entry.parent.name for entry in sorted(folder.glob(f"*.zarr/{MANIFEST}"))][:5]
+        if names:
+            return f" Stores in {folder}: {', '.join(names)}."
+    return ""

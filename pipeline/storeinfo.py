@@ -89,11 +89,15 @@ def lines(found: dict[str, Any]) -> list[str]:
     told.append(f"{'split':12s} {_settings(found['split'])}")
     told += [f"{'shared':12s} {pair}: {count:,} pixels" for pair, count in found["shared_pixels"].items()]
     splits = [name for name, count in found["pixels"].items() if count]
-    told.append(" " * 13 + "".join(f"{'margin' if name == 'none' else name:>12s}" for name in splits))
-    told.append(f"{'pixels':13s}" + "".join(f"{found['pixels'][name]:>12,}" for name in splits))
+    width = min(max(12, *map(len, found["classes"]), 0), 30)
+    told.append(
+        " " * (width + 1) + "".join(f"{'margin' if name == 'none' else name:>12s}" for name in splits)
+    )
+    told.append(f"{'pixels':{width + 1}s}" + "".join(f"{found['pixels'][name]:>12,}" for name in splits))
     for number, name in enumerate(found["classes"]):
         told.append(
-            f"{name[:12]:13s}" + "".join(f"{found['labelled'][split][number]:>12,}" for split in splits)
+            f"{name[:30]:{width + 1}s}"
+            + "".join(f"{found['labelled'][split][number]:>12,}" for split in splits)
         )
     told += [f"{'note':12s} {note}" for note in found["notes"]]
     if found["provenance"]:

@@ -187,3 +187,10 @@ def test_public_names_stay_what_they_are_whatever_was_imported_before(half: str,
     assert int(count) == len(modules) - 1  # without the half's own __init__
     assert (torch, train) == (str(half == "train"), str(half == "train"))
     assert taken == []
+
+
+def test_a_notebook_completes_the_public_names() -> None:
+    from bandstream import pipeline, train
+
+    for half in (pipeline, train):
+        assert set(half.__all__) <= set(dir(half))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..pipeline.cli.options import Read, read_options
+from ..pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -82,6 +83,10 @@ def predict(
     from .maps import check_outputs, map_outputs
     from .prediction import Predictor, map_grid, map_scene
 
+    if out.suffix.lower() not in (".tif", ".tiff"):
+        raise ConfigError(
+            f"The map is a GeoTIFF: --out {out} must end in .tif; a picture is drawn with --png."
+        )
     predictor = Predictor.of(run, store)
     opened = open_scene(scene, **read_options(read))
     grid = map_grid(opened, crs=crs, resolution=resolution)

@@ -68,7 +68,7 @@ def calibration(scene: xr.Dataset, to: str, scale: float | None, offset: float |
     if quantity in QUANTITIES and quantity != to:
         raise ConfigError(
             f"calibrate.to is {to}, but {name} holds {quantity}, which no scale turns into it; set calibrate.to to "
-            f"{quantity} or leave the stage out{_other_ways(quantity, to)}."
+            f"{quantity}{_other_ways(quantity, to)}, or do not calibrate."
         )
     bands = scene.sizes["band"]
     own_scale, own_offset = scale_offset(scene)
@@ -108,8 +108,8 @@ def _other_ways(quantity: str, to: str) -> str:
     """Say which method does what a scale cannot."""
     if quantity == "radiance" and to == "surface_reflectance":
         return (
-            ", or choose calibrate.method: empirical_line or dark_object; for the whole atmosphere correct the scene "
-            "with ISOFIT or EnPT first and give the reflectance they write"
+            " or to toa_reflectance, or choose calibrate.method: empirical_line or dark_object; for the whole atmosphere "
+            "correct the scene with ISOFIT or EnPT first and give the reflectance they write"
         )
     if quantity == "radiance" and to == "toa_reflectance":
         return ", or set calibrate.method to toa"

@@ -39,11 +39,23 @@ class Fetched:
 
 
 def fetch_folder(entry: CatalogEntry) -> Path:
-    """Return where the files of an entry go by default: its folder, under the first data folder or the working folder."""
-    folder = Path(entry.folder).expanduser()
-    if folder.is_absolute():
-        return folder
-    return next(iter(data_roots()), Path.cwd()) / folder
+    """Return where the files of an entry go by default: its folder, under the first data folder or the working folder.
+
+    Raises
+    ------
+    ConfigError
+        The folder lies elsewhere, by an absolute path, by `..` or through a link. An entry may come from anywhere, and
+        must not choose where files are written.
+    """
+    root = next(iter(data_roots()), Path.cwd())
+    folder = root / Path(entry.folder).expanduser()
+    real = folder.resolve()
+    if not real.is_relative_to(root.resolve()):
+        raise ConfigError(
+            f"The folder {entry.folder} of the catalog entry {entry.name} is {real}, outside {root}, and a catalog may not "
+            f"choose that. If its files shall go there, say so with --to {real}."
+        )
+    return folder
 
 
 def fetch(
@@ -79,8 +91,12 @@ def fetch(
         The file is not the one that the checksum names, or an archive is not fit to be unpacked.
     """
     if not any(file.urls for file in entry.files):
+        place = entry.folder if folder is None else folder
+        names = ", ".join(file.path for file in entry.files)
         raise ConfigError(
-            f"No address is known for the files of {entry.name}; get them by hand. What is known: {entry.description}"
+            f"No address is known for the files of {entry.name}; get them by hand and put them into {place}"
+            f"{f' ({names})' if names else ''}. "
+            f"What is known: {entry.description}"
         )
     folder = fetch_folder(entry) if folder is None else folder
     unknown = [file.path for file in entry.files if file.urls and not (file.sha256 or file.md5)]

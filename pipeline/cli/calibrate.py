@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import ConfigError
+from .options import Read, read_options
 
 
 def scene_calibrate(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Scene.")],
     out: Annotated[
         Path,
-        typer.Argument(metavar="DST", help="File to write: .hdr (ENVI), .tif (GeoTIFF) or .nc (netCDF)."),
+        typer.Argument(
+            metavar="DST", help="File to write: .hdr (ENVI), .tif (GeoTIFF), .nc (netCDF) or .zarr."
+        ),
     ],
     to: Annotated[
         str, typer.Option(help="surface_reflectance, toa_reflectance, radiance or surface_radiance.")
@@ -28,10 +32,6 @@ def scene_calibrate(
     ] = "auto",
     scale: Annotated[float | None, typer.Option(help="Stands in for what the file does not tell.")] = None,
     offset: Annotated[float | None, typer.Option(help="Likewise.")] = None,
-    quantity: Annotated[
-        str | None, typer.Option(help="What the scene holds, where the file does not tell.")
-    ] = None,
-    nodata: Annotated[float | None, typer.Option(help="Stored number that is no data, likewise.")] = None,
     solar: Annotated[str | None, typer.Option(help="Table of solar irradiance, by name or CSV file.")] = None,
     sun_zenith: Annotated[float | None, typer.Option(help="Zenith angle of the sun in degrees.")] = None,
     distance: Annotated[float | None, typer.Option(help="Distance of the sun in astronomical units.")] = None,
@@ -64,7 +64,8 @@ def scene_calibrate(
     stored: Annotated[
         bool, typer.Option("--stored", help="Keep the stored numbers where scale and offset say it all.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace DST if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DST if it is there.")] = False,
+    read: Read = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Calibrate a scene to reflectance or radiance and write it."""
@@ -87,9 +88,12 @@ def scene_calibrate(
         "percentile": percentile,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    scene = open_scene(source, quantity=quantity, nodata=nodata)
+    scene = open_scene(source, **read_options(read))
     if method != "none":
-        scene = calibrate(scene, to, method, dark=dark, white=white, **given)
+        try:
+            scene = calibrate(scene, to, method, dark=dark, white=white, **given)
+        except ConfigError as error:
+            raise ConfigError(_with_option_names(str(error))) from error
     elif sensor is None or given or dark or white:
         raise ConfigError("--method none only resamples: give --sensor, and no setting of a calibration.")
     if sensor is not None:
@@ -106,6 +110,14 @@ def scene_calibrate(
         print(json.dumps(done, indent=1))
     else:
         print("; ".join([f"{out}: {done['quantity']}, {done['bands']} bands", *done["calibration"]]))
+
+
+def _with_option_names(message: str) -> str:
+    """Return a message with the settings of a workflow's stage named as they are on the command line."""
+    named = {"sun_zenith_deg": "sun-zenith", "earth_sun_distance_au": "distance"}
+    return re.sub(
+        r"calibrate\.([a-z_]+)", lambda found: f"--{named.get(found[1], found[1].replace('_', '-'))}", message
+    )
 
 
 def _targets(given: list[str] | None) -> list[str] | str | None:

@@ -152,7 +152,10 @@ def _read(source: Source) -> tuple[str, NDArray[Any], CRS]:
             warnings.simplefilter("ignore", RuntimeWarning)
             meta, _, wkb, _ = pyogrio.raw.read(handed, columns=[], force_2d=True)
     except (DataSourceError, DataLayerError, GeometryError, ValueError, UnicodeDecodeError) as error:
-        msg = f"{where} cannot be read as polygons: {error}"
+        reason = (
+            str(error).split("; It might help")[0].rstrip(".")
+        )  # GDAL's advice is none for a user of a workflow
+        msg = f"{where} cannot be read as polygons: {reason}"
         raise ConfigError(msg) from error
     if wkb is None:
         msg = f"{where} is a table without geometries; a mask needs polygons"

@@ -260,4 +260,6 @@ def _unknown(path: str, head: bytes) -> str:
         if kind
         else f"begins with {head[:8]!r}, which no reader knows, and has no ENVI header beside it"
     )
-    return f"{path} {what}; readers: {known}. Convert the file, or give its header's path"
+    packed = head.startswith((b"PK\x03\x04", b"\x1f\x8b"))
+    todo = "Unpack it and give what is in it" if packed else "Convert the file, or give its header's path"
+    return f"{path} {what}; readers: {known}. {todo}"

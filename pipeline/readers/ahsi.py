@@ -118,6 +118,12 @@ def _scaling(image: _Image, facts: RasterFacts, options: Options, notes: Notes) 
         If radiance is asked for, but not in which unit the gains give it.
     """
     allowed = ", ".join(repr(unit) for unit in UNITS)
+    if options.quantity is None and options.scale is None and options.units in UNITS:
+        msg = (
+            f"{image.path}: units = {options.units!r} without quantity: give quantity='radiance' too, so that the gains are "
+            "applied, or leave units out for the stored numbers"
+        )
+        raise FormatError(msg)
     if options.quantity != "radiance" or options.scale is not None:
         if options.quantity is None:
             notes.warn(

@@ -162,7 +162,7 @@ def _choose(
     if len(found) == 1:
         return found[0]
     if found:
-        msg = f"{path} holds several cubes: {listing(found)}; choose one by variable="
+        msg = f"{path} holds several cubes: {listing(found)}; choose one by variable= (--read variable=NAME)"
         raise FormatError(msg)
     refused = [v for v in variables if v.kind.startswith("refused")]
     planes = [v for v in numeric if len(v.shape) == 2 and min(v.shape) > 1]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..errors import FormatError
 from .carried import read_carried
-from .envi_header import EnviHeader
+from .envi_header import DATA_TYPES, EnviHeader
 from .options import Notes, Options
 from .wavelengths import from_names, numbers, split_list, to_float, to_nanometres
 
@@ -211,11 +211,27 @@ def _ignore_value(header: EnviHeader, notes: Notes) -> float | None:
     except ValueError:
         value = np.inf
     if not np.isinf(value):
+        dtype = np.dtype(DATA_TYPES.get(_code(header), "f8"))
+        if dtype.kind in "iu" and abs(value) < 1e30:  # ENVI writes -1.23e34 into headers of integers too
+            info = np.iinfo(dtype)
+            if value != round(value) or not info.min <= value <= info.max:
+                notes.warn(
+                    f"{header.path}: data ignore value = {text[:40]} is no number of {dtype.name}; it marks nothing as no data: "
+                    "give nodata= if another number does"
+                )
         return value
     notes.warn(
         f"{header.path}: data ignore value = {text[:40]!r} is no finite number (nor NaN); the scene has no nodata value"
     )
     return None
+
+
+def _code(header: EnviHeader) -> int:
+    """Return the number of the data type; 0 where a header beside a TIFF lacks it."""
+    try:
+        return int(to_float(header.get("data type") or "0"))
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _band_names(header: EnviHeader, bands: int, notes: Notes) -> Sequence[str] | None:

@@ -37,6 +37,9 @@ MAX_BANDS = 2**16
 MAX_SIDE = 2**24
 """Most lines or samples: a table of that many pixels is still read, and the coordinates of its pixels still fit."""
 
+_LISTS = ("wavelength", "fwhm", "bbl", "map info", "data gain values", "data offset values", "band names")
+"""Keys whose loss changes a scene without any other sign."""
+
 _MAX_BYTES = 16 * 2**20
 
 
@@ -143,7 +146,15 @@ def parse_header(text: str, where: str) -> EnviHeader:
         if key is None:
             at += 1
             continue
+        start = at
         value, at = _value(lines, at, key, where)
+        if value.count("{") != value.count("}") and any(
+            _key(line) in _LISTS for line in lines[start + 1 : at]
+        ):
+            warnings.append(
+                f"{where}: the brace after `{key[:80]} =` is not closed in its place, and took the lines after it up to the "
+                "next `}` with it; close it"
+            )
         if key in fields and _normal(fields[key]) != _normal(value):
             warnings.append(f"{where}: `{key}` is given twice with different values; the last one counts")
         fields[key] = value

@@ -8,6 +8,7 @@ Proved on files of EnMAP-Box and EnMAP.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -39,6 +40,9 @@ BLOCK_ROW_BYTES = 64 * 2**20
 """A row of TIFF blocks up to this size is read whole; a larger one is cut between block columns."""
 
 _LARGEST_CHUNK = 256 * 2**20
+
+_OF_A_PRODUCT = re.compile(r"^(ENMAP|DESIS).*-SPECTRAL_IMAGE(_VNIR|_SWIR)?(_COG)?\.tiff?$", re.IGNORECASE)
+"""Names of images that say nothing about their numbers: the metadata beside them do. Their readers come first."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,11 @@ def open_geotiff(path: str, options: Options, notes: Notes, why: str) -> xr.Data
         If rasterio cannot open it, or what it says about its bands is contradictory.
     """
     facts = read_facts(path, options, notes)
+    if _OF_A_PRODUCT.search(os.path.basename(path)):
+        notes.warn(
+            f"{path}: the image of an EnMAP or DESIS product without the product's metadata (XML) beside it, which tell "
+            "scale, unit and no data; put them there, or the stored numbers are taken as they are"
+        )
     data = lazy_raster(facts, notes)
     return scene_of(
         facts,

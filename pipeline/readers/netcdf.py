@@ -141,8 +141,11 @@ def _choose(store: HdfContainer, options: Options) -> Entry:
     else:
         found = [entry for entry in numeric.values() if len(entry.shape) == 3]
     if len(found) != 1:
-        many = "several datasets" if found else "no dataset"
-        msg = f"{store.path} holds {many} with three axes: {listed}; choose one by variable="
+        if found:
+            those = ", ".join(f"{e.name} {' x '.join(map(str, e.shape))} {e.dtype}" for e in found[:12])
+            msg = f"{store.path} holds several datasets with three axes: {those}; choose one by variable= (--read variable=NAME)"
+        else:
+            msg = f"{store.path} holds no dataset with three axes; it holds {listed}"
         raise FormatError(msg)
     if len(found[0].shape) != 3 or 0 in found[0].shape:
         msg = f"{store.path}: {found[0].name} has the shape {found[0].shape}; a cube has three axes"

@@ -7,6 +7,7 @@
 4. No unit, or one that is no unit of length (`Unknown`, `Index`, `n`): decided by magnitude, with one warning.
 5. Where there is no list, wavelengths that stand in the names of the bands count if *every* name carries exactly one,
    with its unit (`from_names`).
+6. Widths that make no sense in the unit of the wavelengths are left out, with a warning.
 
 No order of the bands is assumed anywhere.
 """
@@ -67,6 +68,9 @@ _IN_NAME = re.compile(
     re.IGNORECASE,
 )
 """A wavelength with its unit inside a name. Only units that nobody would use for a pixel's size."""
+
+NARROWEST_NM = 0.02
+"""No imaging spectrometer has narrower bands (those for fluorescence have 0.1 to 0.3 nm); micrometres taken as nm have."""
 
 SHORTEST_NM, LONGEST_NM = 100.0, 100_000.0
 """From the far ultraviolet to the thermal infrared. As micrometres this is 0.1 to 100, so the two never overlap."""
@@ -159,6 +163,12 @@ def to_nanometres(
         widths = None
     elif widths is not None:
         widths = np.where(np.isfinite(widths) & (widths > 0), widths, np.nan)
+        if np.nanmax(widths) * factor < NARROWEST_NM or np.nanmin(widths) > positive.max():
+            span = f"{np.nanmin(widths):g} ... {np.nanmax(widths):g}"
+            notes.warn(
+                f"{where}: the fwhm {span} are no widths in the unit of the wavelengths; the scene has none"
+            )
+            widths = None
     return _scaled(given, factor), None if widths is None else _scaled(widths, factor)
 
 
@@ -236,7 +246,7 @@ def _scaled(values: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
 
 
 def numbers(text: str | Sequence[str], key: str, where: str) -> NDArray[np.float64]:
-    """Parse a list of numbers separated by commas, with or without braces.
+    """Parse a list of numbers separated by commas, or by blanks only, with or without braces.
 
     Raises
     ------
@@ -244,6 +254,8 @@ def numbers(text: str | Sequence[str], key: str, where: str) -> NDArray[np.float
         Naming the key, the file and the entry that is no number.
     """
     entries: Sequence[Any] = split_list(text) if isinstance(text, str) else text
+    if isinstance(text, str) and len(entries) == 1:
+        entries = entries[0].split()  # no comma at all
     out = np.empty(len(entries), np.float64)
     for i, entry in enumerate(entries):
         try:

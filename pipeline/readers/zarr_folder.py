@@ -330,9 +330,14 @@ def open_zarr(path: str, options: Options, notes: Notes, why: str) -> xr.Dataset
     top = _metadata(path)
     attrs = _dictionary(top.get("attributes"))
     if MARKER not in attrs:
-        what = "a patch store, not a scene" if "bandstream" in attrs else "no scene that Bandstream wrote"
+        if "bandstream" in attrs:
+            msg = f"{path} is a patch store, not a scene; `bandstream store info` describes it"
+            raise FormatError(msg)
         names = ", ".join(sorted(entry.name for entry in os.scandir(path) if entry.is_dir())[:10])
-        msg = f"{path} is {what} (it holds {names or 'nothing'}); open it with xarray and write it with write_scene"
+        msg = (
+            f"{path} is no scene that Bandstream wrote (it holds {names or 'nothing'}); open it with xarray and write it "
+            "with write_scene"
+        )
         raise FormatError(msg)
     store: Container = ZarrFolder(path)
     files = files_of(path)

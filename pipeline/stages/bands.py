@@ -60,7 +60,8 @@ def candidate_bands(scenes: Sequence[xr.Dataset], *, listed: bool, windows_nm: W
     if windows_nm:
         if "wavelength" not in scenes[0].coords:
             raise ConfigError(
-                f"drop_bands.windows_nm needs wavelengths, and {scenes[0].attrs.get('source')} has none; leave it out."
+                f"drop_bands.windows_nm needs wavelengths, and {scenes[0].attrs.get('source')} has none; leave it out, or "
+                "write the scene as ENVI with `bandstream scene convert` and add `wavelength` to the header."
             )
         centres = scenes[0]["wavelength"].values
         for low, high in windows_nm:

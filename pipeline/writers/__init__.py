@@ -183,7 +183,7 @@ def _check_outputs(
             msg = f"{path} is a file of the scene itself; choose another name"
             raise ConfigError(msg)
         if path.exists() and not overwrite:
-            msg = f"{path} exists already; choose another name, or overwrite"
+            msg = f"{path} exists already; choose another name, or overwrite it (--overwrite)"
             raise ConfigError(msg)
         if path.is_dir() and not folder:
             msg = f"{path} is a folder; give the name of a file"

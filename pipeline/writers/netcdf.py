@@ -125,6 +125,10 @@ def frame(scene: xr.Dataset) -> tuple[xr.Dataset, dict[str, Any]]:
     cube["long_name"] = quantity.replace("_", " ")
     if scene.attrs.get("units"):
         cube["units"] = scene.attrs["units"]
+    if per_band := [name for name in ("scale", "offset") if name in scene.coords]:
+        # CF has no scale per band: whoever reads the cube by CF sees stored numbers, which have no unit
+        cube.pop("units", None)
+        cube["long_name"] += f", as stored: {' and '.join(per_band)} of each band to be applied"
     dtype = scene["data"].dtype
     if "nodata" in scene.attrs:
         nodata = float(scene.attrs["nodata"])

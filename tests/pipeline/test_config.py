@@ -169,3 +169,21 @@ _VALUES = st.one_of(
 @given(st.dictionaries(_KEYS, _VALUES))
 def test_what_is_dumped_reads_back_as_it_was(data: dict[str, object]) -> None:
     assert (parse_yaml(dump_yaml(data), "text") or {}) == data
+
+
+@pytest.mark.parametrize(
+    ("scenes", "said"),
+    [
+        ([{"path": "a.hdr", "bandz": 3}], "unknown key 'bandz' at scenes.0.bandz"),
+        ({"catlog": "x"}, "unknown key 'catlog' at scenes.catlog. Did you mean 'catalog'?"),
+        ([{"path": "a.hdr", "nodata": "abc"}], "scenes.0.nodata: input should be a valid number"),
+    ],
+)
+def test_a_mistake_in_a_union_is_told_of_the_branch_that_was_meant(tmp_path, scenes, said) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(dump_yaml(WORKFLOW | {"scenes": scenes}))
+    with pytest.raises(ConfigError) as caught:
+        load_workflow(path)
+    assert said in str(caught.value)
+    assert "valid dictionary" not in str(caught.value)
+    assert "valid list" not in str(caught.value)

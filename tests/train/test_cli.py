@@ -18,6 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 from bandstream.pipeline import PatchStore, build, simulate
+from bandstream.pipeline.errors import ConfigError
 from bandstream.train.cli import register
 
 app = typer.Typer()
@@ -174,3 +175,11 @@ def test_the_demo_makes_a_store_a_run_a_map_and_a_picture(tmp_path: Path) -> Non
     assert found["metrics"]["split"] == "test"
     assert found["scores"]["test"]["oa"] == pytest.approx(found["metrics"]["oa"], abs=0.01)
     assert (Path(found["run"]) / "summary.json").is_file()
+
+
+def test_a_map_is_never_written_under_the_name_of_a_picture(folder: Path, run: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "map.png"
+    picture.write_bytes(b"mine")
+    with pytest.raises(ConfigError, match=r"must end in \.tif"):
+        said(["predict", run, folder / "s.hdr", "-o", picture])
+    assert picture.read_bytes() == b"mine"

@@ -89,3 +89,19 @@ def test_bands_of_the_sensor_that_the_scene_lacks_are_left_out_on_demand(tmp_pat
     with pytest.warns(BandstreamWarning, match="left out"):
         found = call(source, out, "--method", "none", "--sensor", "EnMAP", "--drop-missing")
     assert 0 < found["bands"] < 224
+
+
+def test_messages_name_the_options_of_the_command(tmp_path, source) -> None:
+    with pytest.raises(ConfigError, match=r"tells no scale.*set --scale, for example") as caught:
+        call(source, tmp_path / "out.nc")
+    assert "calibrate." not in str(caught.value)
+    wanted = ("--to", "toa_reflectance", "--read", "quantity=radiance", "--scale", "1", "--distance", "1")
+    with pytest.raises(ConfigError, match=r"--sun-zenith\b"):
+        call(source, tmp_path / "out.nc", *wanted)
+
+
+def test_read_says_what_the_file_does_not(tmp_path) -> None:
+    np.savez(tmp_path / "two.npz", a=RAW, b=RAW + 1)
+    out = tmp_path / "out.nc"
+    call(tmp_path / "two.npz", out, "--read", "variable=b", "--scale", "0.5")
+    np.testing.assert_allclose(open_scene(out)["data"].values, (RAW + 1) * 0.5, rtol=1e-6)

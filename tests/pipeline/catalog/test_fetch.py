@@ -199,6 +199,26 @@ def test_a_folder_that_is_a_link_out_is_not_written_through(server: Server, tmp_
     assert nothing_in(tmp_path / "victim")
 
 
+@pytest.mark.parametrize("folder", ["../elsewhere", "link", "{tmp}/victim"])
+def test_an_entry_does_not_choose_a_folder_elsewhere(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """A catalog from somebody else could write to any place of the user's with `..`, a link or an absolute path."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "victim", target_is_directory=True)
+    monkeypatch.setenv("BANDSTREAM_DATA", str(tmp_path / "data"))
+    made = entry(
+        {"path": "cube.bin", "urls": [f"{server.root}/cube.bin"], "sha256": SHA},
+        folder=folder.format(tmp=tmp_path),
+    )
+    with pytest.raises(ConfigError, match="--to"):
+        fetch(made, quiet=True)
+    assert nothing_in(tmp_path / "victim")
+    assert nothing_in(tmp_path / "elsewhere")
+    assert fetch(made, tmp_path / "victim", quiet=True)[0].state == "fetched"
+
+
 def test_an_entry_without_addresses_says_what_is_known(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="by hand"):
         fetch(entry(), tmp_path)

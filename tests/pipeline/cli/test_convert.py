@@ -56,7 +56,7 @@ def test_physical_values_overwriting_and_formats(tmp_path):
         ("nodata=[1, a]", "nodata"),
         ("quantity=albedo", "surface_reflectance"),
         ("wavelength_units=nm", "wavelength_unit"),
-        ("nodata", "key=value"),
+        ("nodata", "KEY=VALUE"),
     ],
 )
 def test_reader_options_that_mean_nothing_are_refused_with_what_is_allowed(tmp_path, given, message):

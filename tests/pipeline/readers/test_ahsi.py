@@ -61,6 +61,12 @@ def test_radiance_is_refused_without_a_unit_that_is_known(products, tmp_path, un
         open_scene(truth.paths[0], quantity="radiance", units=units)
 
 
+def test_stored_numbers_are_never_labelled_with_the_unit_of_radiance(products, tmp_path):
+    truth = products.make("gf5b_ahsi", tmp_path).parts["vnir"]
+    with pytest.raises(FormatError, match="give quantity='radiance' too"):
+        quietly(truth.paths[0], units="W m-2 sr-1 um-1", nodata=0)
+
+
 def test_the_unit_stated_sets_the_factor_and_the_users_scale_replaces_the_files(products, tmp_path):
     truth = products.make("gf5b_ahsi", tmp_path).parts["vnir"]
     for units, factor in (("W m-2 sr-1 nm-1", 1000), ("uW cm-2 sr-1 nm-1", 10), ("W m-2 sr-1 um-1", 1)):

@@ -155,12 +155,15 @@ def test_a_band_without_gain_is_refused(products, tmp_path):
         open_scene(truth.paths[1])
 
 
-def test_an_image_without_its_metadata_is_a_plain_geotiff(products, tmp_path):
-    truth = products.make("enmap_l2a", tmp_path)
-    truth.extra["metadata"].unlink()
-    scene = open_scene(truth.paths[2])
+@pytest.mark.parametrize("name", ["enmap_l2a", "enmap_l2a_cog", "enmap_l1c", "desis_l1c"])
+def test_an_image_without_its_metadata_is_a_plain_geotiff_with_a_warning(products, tmp_path, name):
+    """Its background of 0 or -32768 is data then, and its numbers have no scale: nobody may miss that."""
+    truth = products.make(name, tmp_path)
+    truth.paths[1].unlink()
+    with pytest.warns(BandstreamWarning, match="without the product's metadata"):
+        scene = open_scene(truth.paths[2])
     assert (scene.attrs["reader"], scene.attrs["quantity"]) == ("geotiff", "other")
-    assert "wavelength" not in scene.coords
+    assert ("wavelength" in scene.coords) == name.startswith("desis")  # in the TIFF itself
 
 
 def test_metadata_without_its_image_says_what_is_missing(products, tmp_path):

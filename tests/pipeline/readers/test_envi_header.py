@@ -111,6 +111,14 @@ def test_a_brace_that_is_never_closed_is_named():
         parse_header("ENVI\nsamples = 1\nwavelength = {1, 2,\n 3\n", "x.hdr")
 
 
+def test_a_brace_that_swallows_a_list_of_the_bands_is_told():
+    found = parse_header("ENVI\ndescription = {abc\nbbl = {1, 0}\nunits = nm\n", "x.hdr")
+    assert found.get("bbl") is None
+    assert found.get("units") == "nm"
+    assert [("`description =`" in w, "not closed" in w) for w in found.warnings] == [(True, True)]
+    assert parse_header("ENVI\nclass names = {a {b,\n c}\nbbl = {1}\n", "x.hdr").warnings == ()
+
+
 def test_of_a_key_given_twice_the_last_counts_with_a_warning_only_if_they_differ():
     assert header().warnings == ()
     same = parse_header("ENVI\nunits = {nm}\nUNITS = { NM }\n", "x.hdr")

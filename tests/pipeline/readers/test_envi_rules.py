@@ -63,6 +63,27 @@ def test_beside_gains_to_radiance_those_to_reflectance_are_only_told_as_in_gdal(
     assert open_scene(header, scale=[1, 2, 3], quantity="toa_reflectance").attrs["warnings"] == []
 
 
+@pytest.mark.parametrize(
+    ("code", "value", "told"),
+    [
+        (2, "65535", True),
+        (1, "-1", True),
+        (12, "0.5", True),
+        (2, "-9999", False),
+        (4, "70000", False),
+        (3, "NaN", False),
+        (2, "-1.23e34", False),
+    ],
+)
+def test_an_ignore_value_that_the_numbers_cannot_hold_is_told(tmp_path, code, value, told):
+    """65535 for int16 would else leave every pixel valid without a word."""
+    layout = LAYOUT.replace("data type = 2", f"data type = {code}")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        open_scene(write(tmp_path, f"{layout}data ignore value = {value}", size=144))
+    assert any(f"data ignore value = {value} is no number of" in str(w.message) for w in caught) == told
+
+
 def test_gains_that_do_nothing_give_way(tmp_path):
     text = "data gain values = {1, 1, 1}\ndata offset values = {0.0, 0, 0}\ndata reflectance gain values = {2e-5, 3e-5, 4e-5}"
     ds = open_scene(write(tmp_path, text))

@@ -100,6 +100,21 @@ def test_widths_that_are_none_are_left_out():
     assert convert(NM, "nm", fwhm=[0, 0, 0])[1] is None
 
 
+@pytest.mark.parametrize(("unit", "factor", "widths"), [("nm", 1, 0.0058), ("um", 1e-3, 5.8)])
+def test_widths_in_another_unit_than_the_wavelengths_are_left_out_and_told(unit, factor, widths):
+    values = np.array([460.0, 700, 2410]) * factor
+    wavelength, fwhm, messages = convert(values, unit, fwhm=[widths] * 3)
+    assert wavelength.tolist() == [460, 700, 2410]
+    assert fwhm is None
+    assert len(messages) == 1
+    assert f"fwhm {widths:g}" in messages[0]
+
+
+def test_narrow_and_broad_bands_keep_their_widths():
+    assert convert([760.0, 760.2], "nm", fwhm=[0.1, 0.1])[1].tolist() == [0.1, 0.1]
+    assert convert([10_000.0, 12_000], "nm", fwhm=[800, 1000])[1].tolist() == [800, 1000]
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.floats(200, 20_000), min_size=2, max_size=50, unique=True),
@@ -119,6 +134,12 @@ def test_any_order_of_bands_gives_the_same_wavelengths_in_that_order(values, uni
 def test_lists_of_numbers_survive_braces_blanks_and_line_ends(values, comma):
     text = "{" + comma.join(map(repr, values)) + "}"
     assert numbers(text, "k", "f").tolist() == values
+
+
+def test_a_list_without_any_comma_is_separated_by_blanks():
+    assert numbers("{1 0\n1.0  1}", "bbl", "f").tolist() == [1, 0, 1, 1]
+    with pytest.raises(FormatError, match="entry 1 of `bbl`"):
+        numbers("1 0, 1", "bbl", "f")
 
 
 def test_a_trailing_comma_is_no_entry_and_a_word_is_an_error():

@@ -291,6 +291,23 @@ def test_gdal_and_xarray_read_a_netcdf_file_as_we_do(scene, tmp_path):
             assert np.array_equal(theirs["data"].transpose("y", "x", "band").values, raw)
 
 
+@pytest.mark.parametrize("name", ["s.nc", "s.zarr"])
+def test_stored_numbers_with_a_scale_per_band_carry_no_physical_unit(scene, tmp_path, name):
+    """CF scales a variable as a whole: another program would take raw numbers for radiance."""
+    bands = scene().sizes["band"]
+    truth = scene(scale=np.linspace(1e-4, 2e-4, bands))
+    path = written(truth, tmp_path, name)
+    theirs = (
+        xr.open_dataset(path, engine="netcdf4")
+        if name.endswith("nc")
+        else xr.open_zarr(path, consolidated=False)
+    )
+    with theirs:
+        assert "units" not in theirs["data"].attrs
+        assert "scale of each band" in theirs["data"].attrs["long_name"]
+    assert open_scene(path).attrs["units"] == truth.attrs["units"]
+
+
 def test_xarray_reads_a_zarr_folder_as_we_do(scene, tmp_path):
     raw = raw_of("float32")
     truth = scene(raw, nodata=np.nan, scale=None)
