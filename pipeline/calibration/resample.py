@@ -180,6 +180,8 @@ def _with_bands(
         int(scene.attrs.get("block_bytes", 0)) + chunk_bytes(scene["data"].data) + chunk_bytes(data_yxb)
     )
     out.attrs["resampled_bands"] = name
+    if "sensor" in scene.attrs:
+        out.attrs["sensor"] = f"{scene.attrs['sensor']} in the bands of {name}"
     if "valid_rule" not in out.attrs:
         out["valid"] = (("y", "x"), make_scene(data_yxb)["valid"].data, scene["valid"].attrs)
     return out

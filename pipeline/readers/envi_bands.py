@@ -214,7 +214,8 @@ def _ignore_value(header: EnviHeader, notes: Notes) -> float | None:
         dtype = np.dtype(DATA_TYPES.get(_code(header), "f8"))
         if dtype.kind in "iu" and abs(value) < 1e30:  # ENVI writes -1.23e34 into headers of integers too
             info = np.iinfo(dtype)
-            if value != round(value) or not info.min <= value <= info.max:
+            # as floats: the one nearest to the largest 64-bit number lies beyond it
+            if value != round(value) or not float(info.min) <= value <= float(info.max):
                 notes.warn(
                     f"{header.path}: data ignore value = {text[:40]} is no number of {dtype.name}; it marks nothing as no data: "
                     "give nodata= if another number does"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+
+import dask.array as da
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -9,7 +12,7 @@ from spectral.algorithms.resampling import BandResampler
 
 from bandstream.pipeline.calibration import resample_bands
 from bandstream.pipeline.errors import BandstreamWarning, ConfigError
-from bandstream.pipeline.scene import check_scene
+from bandstream.pipeline.scene import check_scene, make_scene
 
 NM = np.arange(400.0, 1000.0, 5.0)
 WIDTH = np.full(len(NM), 5.0)
@@ -165,3 +168,14 @@ def test_widths_that_are_not_as_many_as_the_centres_are_refused(scene) -> None:
     ds = scene(np.ones((2, 2, 3)), wavelength_nm=[500.0, 510.0, 520.0], fwhm_nm=[10.0] * 3)
     with pytest.raises(ConfigError, match=r"fwhm_nm has 3 numbers for 2"):
         resample_bands(ds, [505.0, 515.0], [10.0, 10.0, 10.0])
+
+
+def test_a_resampled_scene_is_not_taken_for_one_of_its_old_sensor() -> None:
+    centres = np.arange(400.0, 2450.0, 5.0)
+    data = da.ones((2, 2, len(centres)), chunks=-1, dtype=np.float32)
+    scene = make_scene(data, wavelength_nm=centres, fwhm_nm=np.full(len(centres), 5.0), sensor="AVIRIS-NG")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BandstreamWarning)
+        found = resample_bands(scene, sensor="emit", missing="drop")
+    assert found.attrs["sensor"].startswith("AVIRIS-NG in the bands of ")
+    assert "EMIT" in found.attrs["sensor"].upper()

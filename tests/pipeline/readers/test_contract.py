@@ -157,7 +157,7 @@ def test_a_file_without_a_cube_lists_what_it_holds(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as out:
         out["plane"], out["text"] = CUBE[:, :, 0], "nothing"
-    with pytest.raises(FormatError, match="no dataset with three axes: plane 9 x 7 int16"):
+    with pytest.raises(FormatError, match="no dataset with three axes; it holds plane 9 x 7 int16"):
         open_scene(path)
 
 
