@@ -8,6 +8,7 @@ in windows, so that memory does not grow with the scene.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -48,16 +49,16 @@ MAX_PIXELS = 2**36
 """Largest output grid; more means that latitudes, longitudes or the resolution are wrong."""
 
 
-class OrthoGrid:
+class OrthoGrid(ABC):
     """A map grid on the ground, and for each of its pixels the pixel of the scene that belongs there."""
 
     def __init__(self, crs: CRS, transform: Affine, shape_yx: tuple[int, int]) -> None:
         self.crs, self.transform, self.shape_yx = crs, transform, shape_yx
         self.block = BLOCK
 
+    @abstractmethod
     def source(self, rows: slice, cols: slice) -> tuple[Index, Index]:
         """Return row and column (y, x) of the scene's pixel for a window of the grid; -1 where there is none."""
-        raise NotImplementedError
 
     def windows(self) -> Iterator[tuple[slice, slice]]:
         """Yield the windows of the grid, row by row."""

@@ -25,10 +25,12 @@ from numpy.typing import NDArray
 
 from ..errors import FormatError
 from ..scene import make_scene
-from .geotiff import RasterFacts, lazy_raster, read_facts
+from .geotiff import lazy_raster, read_facts
 from .options import Notes, Options
 from .product_files import (
+    BandElements,
     ProductFiles,
+    band_facts,
     find_product,
     missing_image,
     quality_plane,
@@ -36,12 +38,13 @@ from .product_files import (
     same_bands,
 )
 from .reader import Reader
-from .wavelengths import to_nanometres
-from .xml_metadata import number_of, read_xml, required_numbers, text_of
+from .xml_metadata import number_of, read_xml, text_of
 
 ROOT = "hsi_doc"
 PER_MW_CM2 = 10.0
 """W m-2 sr-1 um-1 per mW cm-2 sr-1 um-1."""
+
+_ELEMENTS = BandElements("wavelengthCenterOfBand", "wavelengthWidthOfBand", "gainOfBand", "offsetOfBand")
 
 NODATA = -32768.0
 _LEVELS = ("L1B", "L1C", "L2A")
@@ -84,7 +87,15 @@ def open_desis(path: str, options: Options, notes: Notes, why: str) -> xr.Datase
     placed = level != "L1B"
     return make_scene(
         data,
-        **_band_facts(bands, level, product.metadata, facts, options, notes),
+        **band_facts(
+            bands,
+            _ELEMENTS,
+            product.metadata,
+            radiance_factor=None if level == "L2A" else PER_MW_CM2,
+            nodata=NODATA if facts.nodata is None else facts.nodata,
+            options=options,
+            notes=notes,
+        ),
         detector=["vnir"] * len(bands),
         crs=facts.crs if placed else None,
         transform=facts.transform if placed else None,
@@ -147,34 +158,6 @@ def _bands(root: Element, path: str) -> list[Element]:
         )
         raise FormatError(msg)
     return complete
-
-
-def _band_facts(
-    bands: list[Element], level: str, path: str, facts: RasterFacts, options: Options, notes: Notes
-) -> dict[str, Any]:
-    """Return wavelengths, scaling, nodata and quantity, as arguments of `make_scene`, with the user's overrides."""
-    reflectance = level == "L2A"
-    wavelength, fwhm = to_nanometres(
-        required_numbers(bands, "wavelengthCenterOfBand", path),
-        "nm",
-        path,
-        notes,
-        fwhm=required_numbers(bands, "wavelengthWidthOfBand", path),
-        override=options.wavelength_unit,
-    )
-    factor = 1.0 if reflectance else PER_MW_CM2
-    gain = required_numbers(bands, "gainOfBand", path) * factor
-    offset = required_numbers(bands, "offsetOfBand", path) * factor
-    nodata: Any = facts.nodata if facts.nodata is not None else NODATA
-    return {
-        "wavelength_nm": wavelength,
-        "fwhm_nm": fwhm,
-        "nodata": nodata if options.nodata is None else options.nodata,
-        "scale": gain if options.scale is None else options.scale,
-        "offset": offset if options.offset is None else options.offset,
-        "quantity": options.quantity or ("surface_reflectance" if reflectance else "radiance"),
-        "units": options.units or ("1" if reflectance else "W m-2 sr-1 um-1"),
-    }
 
 
 def _quality(

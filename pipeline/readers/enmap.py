@@ -33,7 +33,9 @@ from ..scene import make_scene
 from .geotiff import RasterFacts, lazy_raster, read_facts
 from .options import Notes, Options
 from .product_files import (
+    BandElements,
     ProductFiles,
+    band_facts,
     find_product,
     missing_image,
     quality_plane,
@@ -41,10 +43,11 @@ from .product_files import (
     same_bands,
 )
 from .reader import Reader
-from .wavelengths import to_nanometres
 from .xml_metadata import integers_of, number_of, read_xml, required_numbers, text_of
 
 ROOT = "level_X"
+_ELEMENTS = BandElements("wavelengthCenterOfBand", "FWHMOfBand", "GainOfBand", "OffsetOfBand")
+
 PER_NM = 1000.0
 """W m-2 sr-1 um-1 per W m-2 sr-1 nm-1."""
 
@@ -107,7 +110,15 @@ def open_enmap(path: str, options: Options, notes: Notes, why: str) -> xr.Datase
     quality, quality_files = _quality(product, metadata, detectors, data, options, notes)
     return make_scene(
         data,
-        **_band_facts([metadata.bands[i] for i in picked], metadata, facts, options, notes),
+        **band_facts(
+            [metadata.bands[i] for i in picked],
+            _ELEMENTS,
+            metadata.path,
+            radiance_factor=None if metadata.level == "L2A" else PER_NM,
+            nodata=_BACKGROUND[metadata.level] if facts.nodata is None else facts.nodata,
+            options=options,
+            notes=notes,
+        ),
         band_names=[f"Band {i + 1}" for i in picked],
         detector=detectors,
         crs=None if sensor_geometry else facts.crs,
@@ -219,34 +230,6 @@ def _detectors(metadata: _Metadata, notes: Notes) -> list[str] | None:
         )
         return None
     return ["vnir" if number in vnir else "swir" for number in range(1, count + 1)]
-
-
-def _band_facts(
-    bands: list[Element], metadata: _Metadata, facts: RasterFacts, options: Options, notes: Notes
-) -> dict[str, Any]:
-    """Return wavelengths, scaling, nodata and quantity, as arguments of `make_scene`, with the user's overrides."""
-    path, reflectance = metadata.path, metadata.level == "L2A"
-    wavelength, fwhm = to_nanometres(
-        required_numbers(bands, "wavelengthCenterOfBand", path),
-        "nm",
-        path,
-        notes,
-        fwhm=required_numbers(bands, "FWHMOfBand", path),
-        override=options.wavelength_unit,
-    )
-    factor = 1.0 if reflectance else PER_NM
-    gain = required_numbers(bands, "GainOfBand", path) * factor
-    offset = required_numbers(bands, "OffsetOfBand", path) * factor
-    nodata: Any = facts.nodata if facts.nodata is not None else _BACKGROUND[metadata.level]
-    return {
-        "wavelength_nm": wavelength,
-        "fwhm_nm": fwhm,
-        "nodata": nodata if options.nodata is None else options.nodata,
-        "scale": gain if options.scale is None else options.scale,
-        "offset": offset if options.offset is None else options.offset,
-        "quantity": options.quantity or ("surface_reflectance" if reflectance else "radiance"),
-        "units": options.units or ("1" if reflectance else "W m-2 sr-1 um-1"),
-    }
 
 
 def _conditions(metadata: _Metadata) -> dict[str, Any]:

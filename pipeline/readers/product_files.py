@@ -1,4 +1,4 @@
-"""Products of DLR that are a GeoTIFF with an XML file beside it (EnMAP, DESIS): which files belong together.
+"""Products of DLR that are a GeoTIFF with an XML file beside it (EnMAP, DESIS): which files belong together, and what they say of bands.
 
 The files of one product share the beginning of their names, or have none; what follows (`METADATA.XML`,
 `SPECTRAL_IMAGE.TIF`, `QL_QUALITY_CLOUD_COG.TIF`...) is compared without regard to case.
@@ -9,16 +9,29 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import Any
+from xml.etree.ElementTree import Element
 
 import dask.array as da
 
 from ..errors import FormatError, SceneNotFoundError
 from .geotiff import RasterFacts, cube_of, lazy_plane, read_facts
 from .options import Notes, Options
-from .xml_metadata import root_name
+from .wavelengths import to_nanometres
+from .xml_metadata import required_numbers, root_name
 
 _METADATA = re.compile(r"\A(|.+-)metadata(?:\.xml)+\Z", re.IGNORECASE)
 _IMAGE = re.compile(r"\A(|.+-)spectral_image(?:_vnir|_swir)?(?:_cog)?\.tiff?\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class BandElements:
+    """Names of the elements that describe a band."""
+
+    wavelength: str
+    fwhm: str
+    gain: str
+    offset: str
 
 
 @dataclass(frozen=True)
@@ -171,3 +184,57 @@ def files_in(folder: str) -> list[str]:
             return sorted(entry.name for entry in entries if entry.is_file())
     except OSError:
         return []
+
+
+def band_facts(
+    bands: list[Element],
+    names: BandElements,
+    path: str,
+    *,
+    radiance_factor: float | None,
+    nodata: Any,
+    options: Options,
+    notes: Notes,
+) -> dict[str, Any]:
+    """Return wavelengths, scaling, nodata and quantity, as arguments of `make_scene`, with the user's overrides.
+
+    Parameters
+    ----------
+    bands
+        Elements of the bands, in the image's order.
+    names
+        What their children are called.
+    path
+        The XML file, for messages.
+    radiance_factor
+        From the product's unit of radiance to W m-2 sr-1 um-1; None for surface reflectance.
+    nodata
+        What the product says, or its level's default.
+    options, notes
+        As for a reader.
+
+    Raises
+    ------
+    FormatError
+        If a number is missing in a band or is none.
+    """
+    wavelength, fwhm = to_nanometres(
+        required_numbers(bands, names.wavelength, path),
+        "nm",
+        path,
+        notes,
+        fwhm=required_numbers(bands, names.fwhm, path),
+        override=options.wavelength_unit,
+    )
+    factor = 1.0 if radiance_factor is None else radiance_factor
+    gain = required_numbers(bands, names.gain, path) * factor
+    offset = required_numbers(bands, names.offset, path) * factor
+    return {
+        "wavelength_nm": wavelength,
+        "fwhm_nm": fwhm,
+        "nodata": nodata if options.nodata is None else options.nodata,
+        "scale": gain if options.scale is None else options.scale,
+        "offset": offset if options.offset is None else options.offset,
+        "quantity": options.quantity or ("surface_reflectance" if radiance_factor is None else "radiance"),
+        "units": options.units or ("1" if radiance_factor is None else "W m-2 sr-1 um-1"),
+    }

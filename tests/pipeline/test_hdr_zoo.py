@@ -21,7 +21,7 @@ from rasterio.errors import RasterioError
 
 from bandstream.pipeline.errors import BandstreamWarning, FormatError
 from bandstream.pipeline.readers import open_scene
-from bandstream.pipeline.scene import check_scene
+from bandstream.pipeline.scene import check_scene, scene_crs, scene_transform
 
 pytestmark = pytest.mark.real
 
@@ -155,6 +155,16 @@ def test_a_scene_is_what_its_header_says(header, quiet):
         assert 300 < ds["wavelength"].values.max() < 2600
     good = np.array([float(v) for v in told["bbl"]]) > 0 if "bbl" in told else np.ones(bands, bool)
     assert np.array_equal(ds["good_band"].values, good)
+    ignore = told.get("data ignore value")
+    assert ds.attrs.get("nodata") == (float(ignore) if ignore else None)
+
+
+@pytest.mark.parametrize("header", ["12", "36", "38", "76", "84", "90"], indirect=True)
+def test_its_place_is_what_gdal_reads(header, quiet):
+    ds = open_scene(header)
+    with rasterio.open(str(header).removesuffix(".hdr")) as theirs:
+        assert np.allclose(list(scene_transform(ds))[:6], list(theirs.transform)[:6], rtol=1e-12)
+        assert scene_crs(ds) == theirs.crs
 
 
 def in_names(told) -> list[float] | None:
