@@ -638,3 +638,32 @@ def test_a_number_far_above_the_classes_is_asked_about(flow: Flow, made: MadeSce
         build(flow)
     flow["scenes"][0]["labels"] = {"path": str(made.labels_path), "unlabelled": 255}
     assert build(flow).classes == 4
+
+
+@pytest.mark.parametrize("key", ["path", "labels"])
+def test_a_catalog_entry_reaches_no_file_outside_its_folder(
+    flow: Flow, made: MadeScene, tmp_path: Path, key: str
+) -> None:
+    from bandstream.pipeline.config import dump_yaml
+
+    folder = tmp_path / "entry"
+    folder.mkdir()
+    inside = {"path": made.path.name, "labels": made.labels_path.name}
+    entry = {
+        "version": 1, "name": "own", "title": "own", "description": "own", "license": "own", "providers": ["own"],
+        "folder": str(made.path.parent), "scenes": [inside],
+    }  # fmt: skip
+    (folder / "own.yaml").write_text(dump_yaml(entry))
+    asked = _with(flow, scenes={"catalog": str(folder / "own.yaml")})
+    assert run_build(asked, quiet=True, dry_run=True).tiles
+    entry |= {"folder": str(folder), "scenes": [inside | {"path": "raw.hdr", "labels": "raw.tif"}]}
+    for name, file in (
+        ("raw.hdr", made.path),
+        ("raw.img", made.path.with_suffix(".img")),
+        ("raw.tif", made.labels_path),
+    ):
+        (folder / name).write_bytes(file.read_bytes())
+    entry["scenes"] = [entry["scenes"][0] | {key: f"../raw/{inside[key]}"}]
+    (folder / "own.yaml").write_text(dump_yaml(entry))
+    with pytest.raises(ConfigError, match="outside the entry's folder"):
+        run_build(asked, quiet=True, dry_run=True)
