@@ -42,15 +42,6 @@ class BandTable(StrictModel):
         return self
 
 
-class LinearBands(StrictModel):
-    """Bands spread evenly over a range: an approximation where only the range is published."""
-
-    first_nm: Positive
-    last_nm: Positive
-    count: Annotated[int, pydantic.Field(ge=2, le=10_000)]
-    fwhm_nm: Positive
-
-
 class DetectorBands(StrictModel):
     """The bands that one detector records."""
 
@@ -80,19 +71,13 @@ class Sensor(StrictModel):
     source: str  #: where the figures come from, and what could not be established
     detectors: list[DetectorBands] = []
     bands: BandTable | None = None
-    linear: LinearBands | None = None
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Sensor:
-        if self.bands is not None and self.linear is not None:
-            raise ValueError("a sensor has `bands` or `linear`, not both")
-        if self.linear is not None and not self.approximate:
-            raise ValueError("evenly spread bands are an approximation: set `approximate: true`")
         if (self.radiance_unit is None) != (self.radiance_factor is None):
             raise ValueError("radiance_unit and radiance_factor belong together")
-        listed = len(self.bands.wavelength_nm) if self.bands else self.linear.count if self.linear else None
-        if listed is not None and listed != self.count:
-            raise ValueError(f"count is {self.count} and the table has {listed} bands")
+        if self.bands is not None and len(self.bands.wavelength_nm) != self.count:
+            raise ValueError(f"count is {self.count} and the table has {len(self.bands.wavelength_nm)} bands")
         for first, last in [*self.bad_bands, *(part.bands for part in self.detectors)]:
             if not 1 <= first <= last <= self.count:
                 raise ValueError(f"the bands [{first}, {last}] are not within 1 to {self.count}")
@@ -110,8 +95,6 @@ class Sensor(StrictModel):
         ConfigError
             The sensor has no table.
         """
-        if self.linear is not None:
-            return np.linspace(self.linear.first_nm, self.linear.last_nm, self.linear.count)
         return np.array(self._table().wavelength_nm, np.float64)
 
     @property
@@ -123,8 +106,6 @@ class Sensor(StrictModel):
         ConfigError
             The sensor has no table, or none of widths.
         """
-        if self.linear is not None:
-            return np.full(self.linear.count, self.linear.fwhm_nm)
         widths = self._table().fwhm_nm
         if widths is None:
             raise ConfigError(

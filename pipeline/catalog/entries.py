@@ -81,6 +81,8 @@ class CatalogEntry(StrictModel):
     license: str
     providers: list[str]
     citation: str | None = None
+    source: str | None = None  #: what the figures of the entry were compared with
+    unverified: str | None = None  #: what could not be compared with anything, in words
     datetime: str | None = None
     sensor: str | None = None
     folder: str = "."  #: folder of the files, under the working folder or $BANDSTREAM_DATA

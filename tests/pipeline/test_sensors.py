@@ -34,6 +34,7 @@ ASKED_FOR = [
     "FX17",
     "Headwall",
     "Pika",
+    "Pika L",
     "ROSIS",
     "AVIRIS-IndianPines",
     "HYDICE",
@@ -46,7 +47,7 @@ def test_every_table_is_sound(path: Path) -> None:
     sensor = parse(Sensor, load_yaml(path), path.name)
     assert path.stem == sensor.name.lower()
     assert len(sensor.source) > 40
-    if sensor.bands is None and sensor.linear is None:
+    if sensor.bands is None:
         with pytest.raises(ConfigError, match="header"):
             _ = sensor.wavelength_nm
         return
@@ -96,6 +97,67 @@ def test_the_sensors_that_products_come_from_are_known(name: str) -> None:
     assert load_sensor(name).count > 0
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CASI",
+        "HySpex-VNIR-1800",
+        "HySpex-SWIR-384",
+        "FENIX",
+        "FX17",
+        "Headwall-Nano",
+        "Pika-II",
+        "Pika-L",
+        "ROSIS",
+    ],
+)
+def test_a_sensor_without_one_table_for_all_gives_none_and_says_why(name: str) -> None:
+    """Numbers spread evenly over a range would look like a calibration."""
+    sensor = load_sensor(name)
+    assert sensor.bands is None
+    assert "exist" in sensor.source or "not known" in sensor.source
+    with pytest.raises(ConfigError, match=f"{sensor.count} bands"):
+        _ = sensor.wavelength_nm
+
+
+@pytest.mark.parametrize(
+    ("name", "general"),
+    [
+        ("CASI-Houston-2013", "CASI"),
+        ("CASI-Houston-2018", "CASI"),
+        ("HyMap-Berlin", "HyMap"),
+        ("Specim-AisaFENIX-3500015", "FENIX"),
+        ("Resonon-Pika-II-2018", "Pika-II"),
+    ],
+)
+def test_the_table_of_one_data_set_is_named_by_the_sensor_and_lies_in_its_range(
+    name: str, general: str
+) -> None:
+    one, all_ = load_sensor(name), load_sensor(general)
+    assert name in all_.source
+    low, high = all_.range_nm
+    assert low - 5 <= one.wavelength_nm.min()
+    assert one.wavelength_nm.max() <= high + 5
+
+
+def test_the_bands_of_hydice_lie_on_the_grid_of_another_of_its_scenes() -> None:
+    """Washington DC Mall: centres with three decimals, from the file that comes with that scene."""
+    dc_mall_nm = np.array(
+        [401.288, 443.358, 600.815, 705.237, 1011.06, 1350.55, 1421.14, 1802.93, 1937.15, 2473.16]
+    )
+    table = load_sensor("HYDICE").wavelength_nm
+    away = np.abs(table[:, None] - dc_mall_nm).min(axis=0)
+    assert away.max() < 3.1
+
+
+@pytest.mark.real
+def test_the_bands_of_the_pika_are_those_of_its_real_header(data_root: Path) -> None:
+    header = next(iter(sorted((data_root / "hdr_zoo").glob("82__hs_process*.hdr"))))
+    numbers = header.read_text().split("wavelength = {")[1].split("}")[0]
+    table = load_sensor("Resonon-Pika-II-2018").wavelength_nm
+    np.testing.assert_allclose(table, [float(part) for part in numbers.split(",")], atol=1e-3)
+
+
 def test_a_misspelt_sensor_is_answered_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="Did you mean EnMAP"):
         load_sensor("Enmpa")
@@ -133,7 +195,6 @@ def test_the_factor_brings_the_native_unit_to_watts_per_square_metre_steradian_m
         ({"bad_bands": [[0, 1]]}, "not within 1 to 2"),
         ({"detectors": [{"name": "a", "bands": [1, 3]}]}, "not within 1 to 2"),
         ({"bands": {"wavelength_nm": [400, 500], "fwhm_nm": [5]}}, "one of each"),
-        ({"linear": {"first_nm": 400, "last_nm": 500, "count": 2, "fwhm_nm": 5}}, "not both"),
         ({"radiance_factor": 10}, "belong together"),
         ({"bad_windows_nm": [[1400, 1300]]}, "window"),
         ({"colour": "red"}, "colour"),

@@ -43,6 +43,7 @@ TOTALS = {
     "ksc": 5211,
     "botswana": 3248,
     "houston-2013": 15029,
+    "houston-2018": 504856,
     "whu-hi-longkou": 204542,
     "whu-hi-hanchuan": 257530,
     "whu-hi-honghu": 386693,
@@ -87,6 +88,40 @@ def test_an_entry_that_ships_is_sound(name: str) -> None:
         assert all(url.startswith("https://") for url in file.urls)
         labels = [item["labels"]["path"] for item in found.scenes if isinstance(item.get("labels"), dict)]
         assert file.path in {*listed, *labels}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_that_ships_tells_its_sources_and_what_nobody_could_compare(name: str) -> None:
+    found = ENTRIES[name]
+    assert found.source
+    assert len(found.source) > 30
+    if found.license == "unknown" and not found.class_names:
+        assert "licence" in (found.unverified or "").lower()
+    unknown = [f.path for f in found.files if f.sha256 is None]
+    assert not unknown or "checksum" in (found.unverified or "").lower()
+    assert len(set(found.class_names or ())) == len(found.class_names or ())
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_wavelengths_of_an_entry_are_those_of_its_sensor_less_the_bands_left_out(name: str) -> None:
+    found = ENTRIES[name]
+    if found.wavelength_nm is None:
+        return
+    sensor = load_sensor(str(found.sensor))
+    keep = np.ones(sensor.count, bool)
+    for first, last in (found.removed_bands.bands if found.removed_bands else None) or []:
+        keep[first - 1 : last] = False
+    np.testing.assert_allclose(found.wavelength_nm, sensor.wavelength_nm[keep], atol=1e-4)
+    if found.fwhm_nm is not None:
+        np.testing.assert_allclose(found.fwhm_nm, sensor.fwhm_nm[keep], atol=1e-4)
+
+
+def test_what_is_not_verified_is_shown() -> None:
+    shown = CliRunner().invoke(catalog_app, ["show", "pavia-centre"])
+    assert shown.exit_code == 0
+    told = yaml.safe_load(shown.output)
+    assert "classes 3 to 9" in told["unverified"]
+    assert "Counts" in told["source"]
 
 
 @pytest.mark.parametrize("name", ENTRIES)
