@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .labels import LabelRaster
     from .masks import apply_mask
     from .readers import open_scene, open_scenes
+    from .resampling import resample
     from .simulation import simulate
     from .store import PatchStore
     from .writers import write_class_map, write_scene
@@ -27,6 +28,7 @@ __all__ = [
     "calibrate",
     "open_scene",
     "open_scenes",
+    "resample",
     "resample_bands",
     "simulate",
     "transform",
@@ -42,6 +44,7 @@ _HOMES = {
     "calibrate": "calibration",
     "open_scene": "readers",
     "open_scenes": "readers",
+    "resample": "resampling",
     "resample_bands": "calibration",
     "simulate": "simulation",
     "transform": "apply",

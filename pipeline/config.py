@@ -20,6 +20,7 @@ import pydantic
 import yaml
 
 from .errors import ConfigError
+from .storage import locate
 
 MAX_YAML_BYTES = 1_000_000
 DATA_ROOT_VARIABLES = ("BANDSTREAM_DATA", "BANDSTREAM_TEST_DATA")
@@ -279,8 +280,9 @@ def data_roots() -> list[Path]:
 def find_data(path: str, bases: Sequence[Path]) -> Path:
     """Resolve a file, folder or glob pattern of a configuration file.
 
-    Absolute paths stand as they are. Relative ones are looked for under each of `bases`; the first place where
-    something exists wins, else the path under the first base is returned so that the caller's own message names it.
+    Absolute paths and addresses (``s3://...``) stand as they are. Relative ones are looked for under each of `bases`;
+    the first place where something exists wins, else the path under the first base is returned so that the caller's own
+    message names it.
 
     Parameters
     ----------
@@ -289,6 +291,8 @@ def find_data(path: str, bases: Sequence[Path]) -> Path:
     bases
         Folders to look in, first match first.
     """
+    if "://" in path:
+        return locate(path)
     expanded = Path(path).expanduser()
     if expanded.is_absolute():
         return expanded

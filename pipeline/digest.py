@@ -10,17 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .config import canonical_json
+from .config import canonical_json, fingerprint
 from .files import write_text
+from .storage import RemotePath, is_remote, locate
 
 BLOCK_BYTES = 8 << 20
 _REMEMBERED = 5000
+_ASKED_AT_ONCE = 16
+Stamp = list[int | str]
+"""What tells whether a file is the one that was seen before."""
 
 
 class DigestCache:
     """SHA-256 digests of files, kept in a JSON file under the store root.
 
-    A file is hashed again when its size, modification time or inode has changed.
+    A file is hashed again when its size, modification time or inode has changed; an object of a bucket is never fetched
+    for it: size and ETag stand for its content.
 
     Parameters
     ----------
@@ -31,14 +36,21 @@ class DigestCache:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._known = _read_json(path) if path else {}
+        guard = self._known.pop("", None)
+        # a digest that has changed by itself would be believed
+        if guard is None or guard != fingerprint(self._known):
+            self._known = {}
         self._changed = False
 
     def digest(self, files: Iterable[str | Path]) -> str:
         """Return one digest (64 hex) of the content of `files` in their order; names do not matter."""
-        return hashlib.sha256(canonical_json([self._file(Path(file)) for file in files])).hexdigest()
+        return hashlib.sha256(canonical_json([self._file(locate(file)) for file in files])).hexdigest()
 
     def _file(self, path: Path) -> str:
         stamp = file_stamp(path)
+        if isinstance(path, RemotePath):
+            # it is not fetched only to be hashed: the server's own ETag changes with the content
+            return fingerprint(stamp)
         key = str(path.resolve())
         known = self._known.get(key)
         if isinstance(known, list) and known[:-1] == stamp:
@@ -52,7 +64,7 @@ class DigestCache:
         """Write what was learnt."""
         if self._changed and self.path:
             newest = dict(list(self._known.items())[-_REMEMBERED:])
-            write_text(self.path, json.dumps(newest))
+            write_text(self.path, json.dumps(newest | {"": fingerprint(newest)}))
 
 
 def digest_files(files: Iterable[str | Path]) -> str:
@@ -60,10 +72,30 @@ def digest_files(files: Iterable[str | Path]) -> str:
     return DigestCache(None).digest(files)
 
 
-def file_stamp(path: Path) -> list[int]:
-    """Return size, modification time (ns) and inode, by which an unchanged file is known."""
+def file_stamp(path: Path) -> Stamp:
+    """Return that by which an unchanged file is known: size, modification time (ns) and inode; of an object size and ETag."""
+    if isinstance(path, RemotePath):
+        known = path.stat()
+        return [known.st_size, known.etag]
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+
+
+def file_stamps(files: Iterable[str | Path]) -> dict[str, Stamp]:
+    """Return the stamp of each file; the server is asked for many at a time.
+
+    Raises
+    ------
+    FileNotFoundError
+        One is not there.
+    """
+    names = list(dict.fromkeys(str(file) for file in files))
+    far = [name for name in names if is_remote(name)]
+    found = {name: file_stamp(Path(name)) for name in names if not is_remote(name)}
+    if far:
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+            found |= zip(far, pool.map(lambda name: file_stamp(locate(name)), far), strict=True)
+    return {name: found[name] for name in names}
 
 
 def hash_file(path: Path) -> str:
@@ -101,12 +133,13 @@ class ReuseIndex:
         if not isinstance(entry, dict):
             return None
         try:
-            same = all(file_stamp(Path(name)) == stamp for name, stamp in entry["stamps"].items())
+            same = file_stamps(entry["stamps"]) == entry["stamps"]
+            told = all(isinstance(entry[name], str) for name in ("store", "fingerprint"))
         except (OSError, KeyError, TypeError, AttributeError):
             return None
-        return entry if same else None
+        return entry if same and told else None
 
-    def remember(self, key: str, store: str, fingerprint: str, stamps: dict[str, list[int]]) -> None:
+    def remember(self, key: str, store: str, fingerprint: str, stamps: dict[str, Stamp]) -> None:
         """Keep an entry; the oldest make room."""
         entries = _read_json(self.path)
         entries.pop(key, None)
@@ -117,6 +150,6 @@ class ReuseIndex:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

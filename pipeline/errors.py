@@ -101,10 +101,28 @@ class StoreSchemaError(StoreError):
     exit_code = 45
 
 
+class StoreWriteError(StoreError, OSError):
+    """A file of a store cannot be written: the disk is full, or the folder is read-only."""
+
+    exit_code = 46
+
+
+class RemoteError(BandstreamError, RuntimeError):
+    """An object store refuses, cannot be reached, or went on failing (no OSError: nothing is known to be missing)."""
+
+    exit_code = 47
+
+
 class MemoryBudgetError(BandstreamError, MemoryError):
     """The work cannot be done within the memory budget."""
 
     exit_code = 50
+
+
+class ClusterError(BandstreamError, RuntimeError):
+    """Worker processes cannot be used: no scheduler, other versions, a missing file, or a task that ends each of them."""
+
+    exit_code = 51
 
 
 class TrainingError(BandstreamError, RuntimeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,13 +17,14 @@ from numpy.typing import NDArray
 from .errors import EmptySplitError, NoValidPixelsError
 from .files import write_text
 from .scene import scene_crs, scene_transform
-from .store import SCHEMA, SPLITS, PatchStore
+from .store import SCHEMA, SPLITS, TARGETS, PatchStore
+from .target_counts import describe_targets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .builder import Job
     from .fitting import Fit
+    from .job import Job
     from .sources import OpenScene
     from .stages.chain import NamedArrays
     from .survey import Survey
@@ -43,7 +45,7 @@ def finish_store(
     """Write everything but the tiles, then the manifest, then the provenance beside the store."""
     layout = writer.layout
     arrays = _index(sources, records, len(found.class_names)) | _bands(job, fitted) | fitted.chain.arrays()
-    attrs = {
+    attrs: dict[str, Any] = {
         "schema": SCHEMA,
         "name": job.workflow.name,
         "fingerprint": job.fingerprint,
@@ -60,6 +62,7 @@ def finish_store(
             "halo": layout.halo,
             "chunk": layout.chunk,
             "shard": layout.shard,
+            "dropped": found.dropped,
         },
         "splits": list(SPLITS),
         "classes": {"names": found.class_names, "colors": found.class_colors},
@@ -67,8 +70,17 @@ def finish_store(
         "labelled": _by_split(arrays["tiles/index/labelled"][1]),
         "shared_pixels": found.shared,
         "scenes": [_scene(item) for item in job.scenes],
-        "notes": fitted.notes,
+        "notes": [*fitted.notes, *found.notes],
     }
+    if job.skipped:
+        # what went wrong names files, and stands beside the store
+        attrs["skipped"] = sorted(scene.scene_id for scene in job.skipped)
+    told = next((item.targets for item in job.scenes if item.targets), None)
+    if told is not None:
+        counts = [record.targets for record in records if record.targets is not None]
+        known, attrs[TARGETS], notes = describe_targets(counts, told.names, told.units, SPLITS)
+        arrays["tiles/index/target_pixels"] = (("tile", "split_code", "target"), known)
+        attrs["notes"] += notes
     groups = {
         "transforms": fitted.chain.attrs(),
         "bands": {
@@ -80,7 +92,7 @@ def finish_store(
     return store
 
 
-def require_training(records: Sequence[ShardRecord], *, labels: bool) -> None:
+def require_training(records: Sequence[ShardRecord], *, labels: bool, targets: bool = False) -> None:
     """Refuse a store whose training split holds nothing to learn from once masked pixels are left out.
 
     Raises
@@ -88,7 +100,7 @@ def require_training(records: Sequence[ShardRecord], *, labels: bool) -> None:
     NoValidPixelsError
         No training pixel is valid.
     EmptySplitError
-        There are labels, and no valid training pixel has one.
+        There are labels, or targets, and no valid training pixel has one.
     """
     train = SPLITS.index("train")
     if not sum(row[train] for record in records for row in record.pixels):
@@ -100,6 +112,12 @@ def require_training(records: Sequence[ShardRecord], *, labels: bool) -> None:
         raise EmptySplitError(
             "The training split holds no labelled pixel that is valid: all of its labels lie where the scene has no data."
         )
+    known = (tile[train] for record in records if record.targets for tile in record.targets.known)
+    if targets and not any(sum(tile) for tile in known):
+        raise EmptySplitError(
+            "The training split holds no valid pixel where a target is known. Check that the targets lie on the scene and "
+            "that targets.nodata is right, or choose another split.seed or split.block."
+        )
 
 
 def _by_split(counts: NDArray[Any]) -> dict[str, Any]:
@@ -108,12 +126,11 @@ def _by_split(counts: NDArray[Any]) -> dict[str, Any]:
 
 
 def _index(sources: Sequence[TileSource], records: list[ShardRecord], classes: int) -> NamedArrays:
-    origins = [
-        (number, *s.grid.origin(tile)) for number, s in enumerate(sources) for tile in range(len(s.grid))
-    ]
-    columns = np.array(origins, np.int64)
-    pixels = np.array([row for record in records for row in record.pixels], np.int64)
-    labelled = np.array([row for record in records for row in record.labelled], np.int64)
+    scene = np.repeat(np.arange(len(sources), dtype=np.int64), [len(s.grid) for s in sources])
+    columns = np.column_stack([scene, np.concatenate([s.grid.origins() for s in sources])])
+    # array by array: the lists of a million tiles joined would take gigabytes
+    pixels = np.concatenate([np.asarray(record.pixels, np.int64) for record in records])
+    labelled = np.concatenate([np.asarray(record.labelled, np.int64).reshape(-1) for record in records])
     arrays: NamedArrays = {
         f"tiles/index/{name}": (("tile",), columns[:, n]) for n, name in enumerate(("scene", "row", "col"))
     }
@@ -134,6 +151,15 @@ def _bands(job: Job, fitted: Fit) -> NamedArrays:
     if fitted.moments is not None:
         arrays["bands/mean"] = (("source_band",), fitted.moments.mean)
         arrays["bands/std"] = (("source_band",), fitted.moments.std)
+    if fitted.chain.output_bands is not None:
+        arrays["bands/output"] = (("output",), fitted.chain.output_bands)
+    if fitted.classes:
+        arrays["classes/count"] = (("class",), np.array([part.count for part in fitted.classes], np.int64))
+        for name in ("mean", "std"):
+            values = [
+                getattr(part, name) if part.count else np.full(len(kept), np.nan) for part in fitted.classes
+            ]
+            arrays[f"classes/{name}"] = (("class", "source_band"), np.array(values))
     return arrays
 
 
@@ -173,8 +199,10 @@ def write_provenance(store: PatchStore, job: Job) -> None:
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": platform.node(),
         "platform": platform.platform(),
-        "command": sys.argv,
+        # what another program was started with may hold a key
+        "command": sys.argv if Path(*sys.argv[:1]).name == "bandstream" else sys.argv[:1],
         "workflow": job.workflow.resolved(),
         "files": sorted(job.stamps),
+        "skipped": [asdict(scene) for scene in job.skipped],
     }
     write_text(provenance_path(store.path), json.dumps(record, indent=1, sort_keys=True))

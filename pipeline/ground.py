@@ -8,7 +8,9 @@ import dask.array as da
 import numpy as np
 from affine import Affine
 from numpy.typing import NDArray
+from rasterio._err import CPLE_BaseError
 from rasterio.crs import CRS
+from rasterio.errors import RasterioError
 from rasterio.warp import transform as transform_points
 
 from .errors import SceneError
@@ -104,11 +106,25 @@ def moved(x: F8, y: F8, source: CRS, target: CRS) -> tuple[F8, F8]:
     if source == target:
         out_x[known], out_y[known] = x[known], y[known]
     elif known.any():
-        there = transform_points(source, target, x[known], y[known])
-        out_x[known], out_y[known] = (np.asarray(values, np.float64) for values in there[:2])
+        out_x[known], out_y[known] = _there(x[known], y[known], source, target)
         lost = ~(np.isfinite(out_x) & np.isfinite(out_y))
         out_x[lost] = out_y[lost] = np.nan
     return out_x, out_y
+
+
+def _there(x: F8, y: F8, source: CRS, target: CRS) -> tuple[F8, F8]:
+    """Return finite points in another CRS; one that PROJ refuses, such as metres taken for degrees, spoils no other."""
+    try:
+        there = transform_points(source, target, x, y)
+    except (RasterioError, CPLE_BaseError):
+        out = np.full((2, len(x)), np.nan)
+        usable = np.flatnonzero(np.abs(y) <= 90) if source.is_geographic else np.arange(len(x))
+        parts = [usable] if len(usable) < len(x) else np.array_split(usable, 2)
+        for part in parts if len(x) > 1 else ():
+            if len(part):
+                out[:, part] = _there(x[part], y[part], source, target)
+        return out[0], out[1]
+    return np.asarray(there[0], np.float64), np.asarray(there[1], np.float64)
 
 
 def earth_centred(lat: F8, lon: F8) -> F8:

@@ -37,11 +37,20 @@ class Progress:
         """Change the text behind the bar."""
 
 
+def rate_text(done: float, total: float, seconds: float, size_bytes: float = 0) -> str:
+    """Return the mean rate of work, ``35 MB/s`` where the size of all of it is known, else ``4.2/s``."""
+    if not done or not total or seconds <= 0:
+        return ""
+    if size_bytes:
+        return f"{size_bytes * done / total / seconds / 1e6:.3g} MB/s"
+    return f"{done / seconds:.3g}/s"
+
+
 class _Lines(Progress):
     """One line about every ten seconds, for output that is no terminal."""
 
-    def __init__(self, description: str, total: float) -> None:
-        self.description, self.total = description, total
+    def __init__(self, description: str, total: float, size_bytes: float) -> None:
+        self.description, self.total, self.size_bytes = description, total, size_bytes
         self.done, self.text = 0.0, ""
         self.start = self.last = time.monotonic()
 
@@ -50,8 +59,10 @@ class _Lines(Progress):
         now = time.monotonic()
         if now - self.last >= LINE_EVERY_SECONDS:
             self.last = now
-            left = (now - self.start) / self.done * (self.total - self.done) if self.done else 0.0
-            share = f"{self.done:.0f}/{self.total:.0f}, about {left:.0f} s left"
+            spent = now - self.start
+            left = spent / self.done * (self.total - self.done) if self.done else 0.0
+            rate = rate_text(self.done, self.total, spent, self.size_bytes)
+            share = f"{self.done:.0f}/{self.total:.0f}, {rate}, about {left:.0f} s left"
             print(f"{self.description}: {share} {self.text}".rstrip(), file=sys.stderr, flush=True)
 
     def update(self, text: str) -> None:
@@ -59,7 +70,9 @@ class _Lines(Progress):
 
 
 @contextmanager
-def progress(description: str, total: float, *, quiet: bool = False) -> Generator[Progress]:
+def progress(
+    description: str, total: float, *, quiet: bool = False, size_bytes: float = 0
+) -> Generator[Progress]:
     """Show the progress of `total` units of work on standard error.
 
     Parameters
@@ -70,11 +83,13 @@ def progress(description: str, total: float, *, quiet: bool = False) -> Generato
         Number of units; `advance` counts them.
     quiet
         Show nothing.
+    size_bytes
+        What all the work reads or writes; the rate is shown in MB/s then, else in units.
     """
     if quiet:
         yield Progress()
     elif not sys.stderr.isatty():
-        yield _Lines(description, total)
+        yield _Lines(description, total, size_bytes)
     else:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -84,15 +99,20 @@ def progress(description: str, total: float, *, quiet: bool = False) -> Generato
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[text]}"),
         )
         with Bar(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(description, total=total, text="")
+            task = bar.add_task(description, total=total, text="", rate="")
+            start, done = time.monotonic(), 0.0
 
             class _Bar(Progress):
                 def advance(self, n: float = 1) -> None:
-                    bar.advance(task, n)
+                    nonlocal done
+                    done += n
+                    rate = rate_text(done, total, time.monotonic() - start, size_bytes)
+                    bar.update(task, advance=n, rate=rate)
 
                 def update(self, text: str) -> None:
                     bar.update(task, text=text)

@@ -32,6 +32,7 @@ class ReaderOptions(StrictModel):
     detector: Literal["vnir", "swir"] | None = None
     axes: str | None = None
     shape_yx: tuple[Size, Size] | None = None
+    height_m: Annotated[float, pydantic.Field(ge=-1000, le=10000)] | None = None
 
 
 def parse_options(given: Sequence[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,13 +14,18 @@ import numpy as np
 
 from .catalog import CatalogEntry, completed, require_files_inside, require_inside
 from .config import find_data
-from .errors import ConfigError, SceneNotFoundError
-from .workflow import GivenSplit, SceneConfig, SceneList, Workflow
+from .errors import BandstreamError, BandstreamWarning, ConfigError, SceneError, SceneNotFoundError
+from .faults import SkippedScene
+from .labels import LabelFiles
+from .splits.config import GivenSplit
+from .storage import RemotePath, is_remote, locate
+from .workflow import SceneConfig, SceneList, Workflow
 
 if TYPE_CHECKING:
     import xarray as xr
+    from numpy.typing import NDArray
 
-    from .labels import LabelRaster
+    from .labels import LabelRaster, Labels, Targets, TargetsConfig
     from .stages.prepare import Preparation
 
 _WILDCARDS = frozenset("*?[")
@@ -31,15 +37,32 @@ class SceneFiles:
 
     paths: tuple[Path, ...]  #: several only for a mosaic
     scene_id: str
-    labels: Path | None
-    unlabelled: int
+    labels: LabelFiles | None = None
     options: dict[str, Any] = field(default_factory=dict[str, Any])  #: for `open_scene`, without paths
-    label_variable: str | None = None
+    targets: tuple[tuple[Path, ...], TargetsConfig] | None = None
     data_file: Path | None = None
     dark: Path | None = None  #: reference frames
     white: Path | None = None
     split_code: str | None = None  #: name of the split that a CSV gives the whole scene
     split_raster: Path | None = None
+
+    @property
+    def label_paths(self) -> list[Path]:
+        """Files of labels, groups and targets, as they are named."""
+        found = [] if self.labels is None else [self.labels.path]
+        if self.labels is not None and self.labels.groups is not None:
+            found.append(self.labels.groups)
+        return [*found, *(self.targets[0] if self.targets else ())]
+
+    @property
+    def label_settings(self) -> dict[str, Any]:
+        """What decides labels and targets beside the content of their files."""
+        found: dict[str, Any] = {}
+        if self.labels is not None:
+            found["labels"] = self.labels.settings()
+        if self.targets is not None:
+            found["targets"] = self.targets[1].settings()
+        return found
 
 
 @dataclass(frozen=True)
@@ -60,15 +83,19 @@ class Sources:
         entry = self.catalog.model_dump(mode="json") if self.catalog else None
         found: list[Any] = [[str(path) for path in self.files], self.class_names, entry]
         for scene in self.scenes:
-            others = (scene.labels, scene.split_raster, scene.data_file, scene.dark, scene.white)
-            paths = [*scene.paths, *(path for path in others if path)]
+            others = (scene.split_raster, scene.data_file, scene.dark, scene.white)
+            paths = [*scene.paths, *(path for path in others if path), *scene.label_paths]
             beside = sorted(
-                {str(p) for path in paths for p in path.parent.glob(glob.escape(path.stem) + "*")}
+                # beside an object nothing is looked for
+                {
+                    str(p)
+                    for path in paths
+                    if not is_remote(path)
+                    for p in path.parent.glob(glob.escape(path.stem) + "*")
+                }
             )
             found.append([str(path) for path in paths] + beside)
-            found.append(
-                [scene.scene_id, scene.unlabelled, scene.split_code, scene.options, scene.label_variable]
-            )
+            found.append([scene.scene_id, scene.split_code, scene.options, scene.label_settings])
         return found
 
 
@@ -109,9 +136,12 @@ def _expand(entry: SceneConfig, places: Sequence[Path]) -> list[tuple[Path, ...]
     literal = find_data(entry.path, places)
     if literal.exists() or not _WILDCARDS & set(entry.path):
         return [(literal,)]
-    path = Path(entry.path).expanduser()
-    folders = [Path(path.anchor)] if path.is_absolute() else list(places)
-    parts = path.relative_to(path.anchor).parts
+    path = locate(entry.path).expanduser()
+    if isinstance(path, RemotePath):
+        folders, parts = [path.root_of_bucket], tuple(path.key.split("/"))
+    else:
+        folders = [Path(path.anchor)] if path.is_absolute() else list(places)
+        parts = path.relative_to(path.anchor).parts
     found = next((hits for folder in folders if (hits := _matches(folder, parts))), [])
     headers = {hit.with_suffix("") for hit in found if hit.suffix.lower() == ".hdr"}
     scenes = [
@@ -132,11 +162,17 @@ def _matches(folder: Path, parts: tuple[str, ...]) -> list[Path]:
 
 def _scene_files(entry: SceneConfig, paths: tuple[Path, ...], places: Sequence[Path]) -> SceneFiles:
     stem = paths[0].stem
-    labels = None
+
+    def placed(name: str) -> Path:
+        found = find_data(name.replace("{stem}", stem), places)
+        return found / paths[0].name if found.is_dir() else found
+
+    labels, targets = None, None
     if entry.labels:
-        labels = find_data(entry.labels.path.replace("{stem}", stem), places)
-        if labels.is_dir():
-            labels = labels / paths[0].name
+        groups = placed(entry.labels.groups) if entry.labels.groups else None
+        labels = LabelFiles(placed(entry.labels.path), entry.labels, groups)
+    if entry.targets:
+        targets = (tuple(placed(name) for name in entry.targets.paths), entry.targets)
     data_file, dark, white = (
         find_data(name, places) if name else None for name in (entry.data_file, entry.dark, entry.white)
     )
@@ -144,9 +180,8 @@ def _scene_files(entry: SceneConfig, paths: tuple[Path, ...], places: Sequence[P
         paths,
         stem,
         labels,
-        entry.labels.unlabelled if entry.labels else 0,
         entry.options(),
-        entry.labels.variable if entry.labels else None,
+        targets,
         data_file,
         dark,
         white,
@@ -159,13 +194,21 @@ def _require_inside(
     assert entry is not None
     for text, path in (
         *((given.path, path) for path in scene.paths),
-        (given.labels.path if given.labels else "", scene.labels),
+        *zip(_label_texts(given), scene.label_paths, strict=True),
         (given.data_file, scene.data_file),
         (given.dark, scene.dark),
         (given.white, scene.white),
     ):
         if text and path is not None:
             require_inside(text, path, entry, places)
+
+
+def _label_texts(given: SceneConfig) -> list[str]:
+    """Return the paths of labels, groups and targets as an entry writes them, in the order of `label_paths`."""
+    found = [given.labels.path] if given.labels else []
+    if given.labels and given.labels.groups:
+        found.append(given.labels.groups)
+    return [*found, *(given.targets.paths if given.targets else ())]
 
 
 def _unique_ids(scenes: list[SceneFiles]) -> list[SceneFiles]:
@@ -244,9 +287,24 @@ class OpenScene:
 
     scene: xr.Dataset
     files: SceneFiles
-    labels: LabelRaster | None
+    labels: Labels | None
     split: LabelRaster | None  #: a given split raster
     stage_files: list[str] = field(default_factory=list[str])  #: polygons, field spectra
+    targets: Targets | None = None
+
+    def labelled(self, rows: slice, cols: slice) -> NDArray[np.bool_]:
+        """Return which pixels (rows, cols) of a window can be learned from: with a class, or any target known."""
+        found = np.zeros((rows.stop - rows.start, cols.stop - cols.start), bool)
+        if self.labels is not None:
+            found |= self.labels.read(rows, cols) > 0
+        if self.targets is not None:
+            found |= np.isfinite(self.targets.read(rows, cols)).any(axis=0)
+        return found
+
+    @property
+    def scene_id(self) -> str:
+        """Name of the scene within its workflow."""
+        return self.files.scene_id
 
     @property
     def shape_yx(self) -> tuple[int, int]:
@@ -270,9 +328,21 @@ class OpenScene:
         return found
 
     @property
+    def own_files(self) -> list[str]:
+        """All files that determine the scene, its labels and its split."""
+        return [
+            *self.source_files, *self.label_files, *self.target_files, *self.split_files, *self.prepared_from
+        ]  # fmt: skip
+
+    @property
     def label_files(self) -> list[str]:
         """Every file that determines the labels."""
         return self.labels.files() if self.labels else []
+
+    @property
+    def target_files(self) -> list[str]:
+        """Every file that determines the targets."""
+        return self.targets.files() if self.targets else []
 
     @property
     def split_files(self) -> list[str]:
@@ -280,44 +350,103 @@ class OpenScene:
         return self.split.files() if self.split else []
 
 
-def open_sources(sources: Sources, preparation: Preparation) -> list[OpenScene]:
+def open_sources(
+    sources: Sources, preparation: Preparation, skipped: list[SkippedScene] | None = None
+) -> list[OpenScene]:
     """Open all scenes and labels, prepare the scenes, and check that they have the same bands.
+
+    Parameters
+    ----------
+    sources
+        The scenes.
+    preparation
+        Stages that work on whole scenes.
+    skipped
+        Takes the scenes that fail; without it the first failure is raised.
 
     Raises
     ------
     ConfigError
         The scenes differ in their bands.
+    SceneError
+        Every scene failed.
     """
-    from .labels import LabelRaster
+    opened: list[OpenScene] = []
+    for item in sources.scenes:
+        try:
+            found = _open(item, sources, preparation)
+            if opened:
+                require_same_bands(opened[0].scene, found.scene)
+        except (BandstreamError, OSError) as error:
+            if skipped is None:
+                if isinstance(error, BandstreamError):
+                    raise
+                raise SceneError(
+                    f"The scene {item.scene_id} cannot be read: {error.strerror or error}"
+                    + (f": {error.filename}. See to its permissions." if error.filename else ".")
+                ) from error
+            skipped.append(SkippedScene.of(item.scene_id, error))
+            warnings.warn(skipped[-1].note(), BandstreamWarning, stacklevel=2)
+        else:
+            opened.append(found)
+    require_any(opened, skipped or [])
+    return renumbered(opened, sources.class_names)
+
+
+def renumbered(scenes: Sequence[OpenScene], class_names: Sequence[str] | None) -> list[OpenScene]:
+    """Give classes and groups the same numbers in all scenes, and see that all have the same targets.
+
+    Raises
+    ------
+    LabelError
+        They cannot be numbered together, or the targets differ.
+    """
+    from .labels import number_together, require_same_targets
+
+    require_same_targets([item.targets for item in scenes])
+    labels = number_together([item.labels for item in scenes], class_names)
+    return [replace(item, labels=numbered) for item, numbered in zip(scenes, labels, strict=True)]
+
+
+def require_any(scenes: Sequence[OpenScene], skipped: Sequence[SkippedScene]) -> None:
+    """Refuse a workflow whose scenes have all failed.
+
+    Raises
+    ------
+    SceneError
+        Tells what was wrong with the first.
+    """
+    if not scenes:
+        raise SceneError(
+            f"No scene is left: all {len(skipped)} failed. The first, {skipped[0].scene_id}: {skipped[0].reason}"
+        )
+
+
+def _open(item: SceneFiles, sources: Sources, preparation: Preparation) -> OpenScene:
+    from .labels import LabelRaster, Targets, open_labels
     from .readers import open_scene
     from .stages.prepare import prepare_scene
 
-    opened: list[OpenScene] = []
-    for item in sources.scenes:
-        scene = open_scene(
-            item.paths[0] if len(item.paths) == 1 else list(item.paths),
-            data_file=item.data_file,
-            **item.options,
-        )
-        if sources.catalog is not None:
-            scene = completed(sources.catalog, scene)
-        for name, path in (("dark_file", item.dark), ("white_file", item.white)):
-            if path is not None:
-                scene.attrs[name] = str(path)
-        stem = item.paths[0].stem
-        stage_files = [str(path) for path in preparation.files(stem)]
-        scene = prepare_scene(scene, preparation, stem)
-        labels = (
-            LabelRaster.on_grid(item.labels, scene, item.unlabelled, item.label_variable)
-            if item.labels
-            else None
-        )
-        split = LabelRaster.on_grid(item.split_raster, scene) if item.split_raster else None
-        opened.append(OpenScene(scene, item, labels, split, stage_files))
-        if sources.catalog is not None:
-            read = [*opened[-1].source_files, *opened[-1].prepared_from, *opened[-1].label_files]
-            require_files_inside(read, sources.catalog, sources.places)
-        require_same_bands(opened[0].scene, scene)
+    scene = open_scene(
+        item.paths[0] if len(item.paths) == 1 else list(item.paths),
+        data_file=item.data_file,
+        **item.options,
+    )
+    if sources.catalog is not None:
+        scene = completed(sources.catalog, scene)
+    for name, path in (("dark_file", item.dark), ("white_file", item.white)):
+        if path is not None:
+            scene.attrs[name] = str(path)
+    stem = item.paths[0].stem
+    stage_files = [str(path) for path in preparation.files(stem)]
+    scene = prepare_scene(scene, preparation, stem)
+    labels = open_labels(scene, item.labels) if item.labels else None
+    targets = Targets.on_grid(item.targets[0], scene, item.targets[1]) if item.targets else None
+    split = LabelRaster.on_grid(item.split_raster, scene) if item.split_raster else None
+    opened = OpenScene(scene, item, labels, split, stage_files, targets)
+    if sources.catalog is not None:
+        read = [*opened.source_files, *opened.prepared_from, *opened.label_files, *opened.target_files]
+        require_files_inside(read, sources.catalog, sources.places)
     return opened
 
 

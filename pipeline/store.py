@@ -6,6 +6,7 @@ A store is a Zarr v3 group, complete when its `manifest.json` exists::
     tiles/labels (tile, y, x)        uint16    0 = unlabelled, classes from 1
     tiles/valid  (tile, y, x)        bool      inside the scene and every kept band has data
     tiles/split  (tile, y, x)        uint8     0 none, 1 train, 2 validation, 3 test
+    tiles/targets (tile, target, y, x) float32  NaN where not known; only where the workflow has targets
     tiles/index/                     scene, row, col (tile); pixels (tile, split); labelled (tile, split, class)
     bands/ transforms/ scenes/       what the bands are, the fitted transforms, where the scenes lie
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .config import canonical_json
-from .errors import StoreCorruptError, StoreIncompleteError, StoreNotFoundError, StoreSchemaError
+from .errors import (
+    RemoteError,
+    StoreCorruptError,
+    StoreIncompleteError,
+    StoreNotFoundError,
+    StoreSchemaError,
+)
+from .storage import RemotePath, is_remote, locate, sizes_below, zarr_store
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,10 +45,13 @@ if TYPE_CHECKING:
 
 SCHEMA = 2
 MANIFEST = "manifest.json"
+JOURNAL = ".journal"  #: folder of an unfinished store
 TILE_ARRAYS = ("data", "labels", "valid", "split")
+TARGETS = "targets"  #: the tile array that only stores of targets have
 SPLITS = ("none", "train", "validation", "test")
 SPLIT_CODE = {name: code for code, name in enumerate(SPLITS)}
 _READ_BYTES = 8 << 20
+_OPENED_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -67,12 +79,12 @@ class SceneGrid:
 class PatchStore:
     """A finished store, open for reading. Make one with `PatchStore.open`."""
 
-    path: Path
+    path: Path  #: a local folder, or a `storage.RemotePath` for s3://
     attrs: dict[str, Any]  #: the `bandstream` attribute of the root group
 
     @classmethod
     def open(cls, path: str | Path) -> PatchStore:
-        """Open the store at `path`.
+        """Open the store at `path`, a folder or an address ``s3://bucket/key``.
 
         Raises
         ------
@@ -85,7 +97,7 @@ class PatchStore:
         StoreCorruptError
             Its root metadata cannot be read.
         """
-        path = Path(path)
+        path = locate(path)
         if not path.is_dir():
             raise StoreNotFoundError(f"There is no store at {path}.{_stores_near(path)}")
         if not (path / MANIFEST).is_file():
@@ -170,6 +182,21 @@ class PatchStore:
         return len(self.attrs["classes"]["names"])
 
     @property
+    def targets(self) -> list[str]:
+        """Names of the targets; empty without any."""
+        return list(self.attrs.get(TARGETS, {}).get("names", ()))
+
+    @property
+    def target_units(self) -> list[str]:
+        """Units of the targets."""
+        return list(self.attrs.get(TARGETS, {}).get("units", ()))
+
+    @property
+    def tile_arrays(self) -> tuple[str, ...]:
+        """Names of the arrays of tiles."""
+        return (*TILE_ARRAYS, TARGETS) if self.targets else TILE_ARRAYS
+
+    @property
     def scenes(self) -> list[SceneGrid]:
         """The scenes in the order of `TileIndex.scene`."""
         return [
@@ -228,20 +255,20 @@ class PatchStore:
         return next((number for number in among if self.attrs["sources"][number]["scene"] == found), None)
 
     def array(self, name: str) -> zarr.Array[Any]:
-        """Return one of the arrays `data`, `labels`, `valid` and `split` of the tiles."""
-        if name not in TILE_ARRAYS:
-            raise KeyError(f"{name!r} is no tile array; there are {', '.join(TILE_ARRAYS)}")
+        """Return one of the arrays `data`, `labels`, `valid`, `split` and, where there are any, `targets` of the tiles."""
+        if name not in self.tile_arrays:
+            raise KeyError(f"{name!r} is no tile array; there are {', '.join(self.tile_arrays)}")
         return self._arrays[name]
 
     @cached_property
     def _arrays(self) -> dict[str, zarr.Array[Any]]:
-        return {name: self._open(f"tiles/{name}") for name in TILE_ARRAYS}
+        return {name: self._open(f"tiles/{name}") for name in self.tile_arrays}
 
     def _open(self, name: str) -> zarr.Array[Any]:
         import zarr  # here, since it takes half a second and a reused store is not opened that far
 
         try:
-            return zarr.open_array(self.path / name, mode="r")
+            return zarr.open_array(zarr_store(self.path / name), mode="r", zarr_format=3)
         except (OSError, ValueError, KeyError) as error:
             raise StoreCorruptError(
                 f"The array {name} of the store {self.path} cannot be opened: {error}"
@@ -251,6 +278,8 @@ class PatchStore:
         array = self._open(name)
         try:
             return np.asarray(array[...])
+        except RemoteError:
+            raise
         except Exception as error:  # zarr raises whatever its codec raised
             raise StoreCorruptError(
                 f"The array {name} of the store {self.path} cannot be decoded: {error}. Delete the store and run its "
@@ -259,7 +288,7 @@ class PatchStore:
 
     def shard_path(self, name: str, shard: int) -> Path:
         """Return the file of one shard of a tile array."""
-        rank = 4 if name == "data" else 3
+        rank = 4 if name in ("data", TARGETS) else 3
         return self.path / "tiles" / name / "c" / Path(str(shard), *["0"] * (rank - 1))
 
     def read_tiles(self, name: str, start: int, stop: int) -> NDArray[Any]:
@@ -271,9 +300,14 @@ class PatchStore:
             A shard of the range is missing, or a checksum fails; the file is named.
         """
         for shard in range(start // self.shard_tiles, -(-stop // self.shard_tiles)):
-            self._require(self.shard_path(name, shard))
+            if not is_remote(
+                self.path
+            ):  # there reading says itself what is missing, and asking takes a round trip
+                self._require(self.shard_path(name, shard))
         try:
             return np.asarray(self.array(name)[start:stop])
+        except (RemoteError, StoreCorruptError):
+            raise
         except (
             Exception
         ) as error:  # zarr raises whatever its codec raised: ValueError, RuntimeError, KeyError, ...
@@ -291,21 +325,25 @@ class PatchStore:
         StoreCorruptError
             Names the first file that is not.
         """
+        found = sizes_below(self.path)
         for name, record in read_manifest(self.path).items():
-            path = self.path / name
-            self._require(path)
-            if path.stat().st_size != record.bytes:
+            if name not in found:
+                raise self._missing(name)
+            if found[name] != record.bytes:
                 raise StoreCorruptError(
-                    f"The file {name} of the store {self.path} has {path.stat().st_size} bytes where {record.bytes} were "
+                    f"The file {name} of the store {self.path} has {found[name]} bytes where {record.bytes} were "
                     "written. Delete the store and run its workflow again."
                 )
 
     def _require(self, path: Path) -> None:
         if not path.is_file():
-            raise StoreCorruptError(
-                f"The file {path.relative_to(self.path)} of the store {self.path} is missing. Delete the store and "
-                "run its workflow again; `bandstream store verify` lists everything that is wrong."
-            )
+            raise self._missing(path.relative_to(self.path).as_posix())
+
+    def _missing(self, name: str) -> StoreCorruptError:
+        return StoreCorruptError(
+            f"The file {name} of the store {self.path} is missing. Delete the store and run its workflow again; "
+            "`bandstream store verify` lists everything that is wrong."
+        )
 
     def verify(self) -> int:
         """Read every file of the store and compare it with the manifest.
@@ -332,11 +370,11 @@ class PatchStore:
 
     def _differences(self, files: dict[str, FileRecord]) -> Iterator[tuple[str, str]]:
         for name, record in files.items():
-            path = self.path / name
-            if not path.is_file():
+            try:
+                seen = FileRecord.of(self.path / name)
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
                 yield name, "missing"
                 continue
-            seen = FileRecord.of(path)
             if seen.bytes != record.bytes:
                 yield name, f"{seen.bytes} bytes where {record.bytes} were written"
             elif seen.crc32c != record.crc32c:
@@ -346,8 +384,8 @@ class PatchStore:
         """Return the tiles and their index as one lazy Dataset."""
         import xarray as xr
 
-        tiles = xr.open_zarr(self.path, group="tiles", consolidated=False)
-        index = xr.open_zarr(self.path, group="tiles/index", consolidated=False)
+        tiles = xr.open_zarr(zarr_store(self.path), group="tiles", consolidated=False, zarr_format=3)
+        index = xr.open_zarr(zarr_store(self.path), group="tiles/index", consolidated=False, zarr_format=3)
         return tiles.merge(index)
 
 
@@ -361,11 +399,12 @@ class FileRecord:
     @classmethod
     def of(cls, path: Path) -> FileRecord:
         """Read `path` once."""
-        checksum = google_crc32c.Checksum()
+        checksum, count = google_crc32c.Checksum(), 0
         with path.open("rb") as file:
             while block := file.read(_READ_BYTES):
                 checksum.update(block)
-        return cls(path.stat().st_size, checksum.digest().hex())
+                count += len(block)
+        return cls(count, checksum.digest().hex())
 
 
 def read_manifest(path: Path) -> dict[str, FileRecord]:
@@ -393,19 +432,24 @@ def manifest_checksum(files: dict[str, Any]) -> str:
 
 def list_stores(root: Path) -> list[tuple[Path, PatchStore | None]]:
     """Return every store under `root`, with None in place of one that is not finished or cannot be read."""
-    found: list[tuple[Path, PatchStore | None]] = []
-    for path in sorted(root.glob("*.zarr")):
+
+    def look(path: Path) -> tuple[Path, PatchStore | None] | None:
         try:
-            found.append((path, PatchStore.open(path)))
+            return path, PatchStore.open(path)
         except StoreNotFoundError:
-            continue
+            return None
         except (StoreIncompleteError, StoreCorruptError, StoreSchemaError):
-            found.append((path, None))
-    return found
+            return path, None
+
+    # a bucket answers each question late, and many at once
+    with ThreadPoolExecutor(_OPENED_AT_ONCE) as pool:
+        return [item for item in pool.map(look, sorted(locate(root).glob("*.zarr"))) if item is not None]
 
 
 def _stores_near(path: Path) -> str:
     for folder in (path, path.parent):
+        if isinstance(folder, RemotePath) and len(folder.parts) < 2:  # above a bucket
+            continue
         names = [entry.parent.name for entry in sorted(folder.glob(f"*.zarr/{MANIFEST}"))][:5]
         if names:
             return f" Stores in {folder}: {', '.join(names)}."

@@ -9,6 +9,9 @@ import numpy as np
 
 from .finish import provenance_path
 from .progress import runs_of
+from .splits.balance import balance_lines, class_shares
+from .stages.select import Select
+from .storage import sizes_below
 from .store import PatchStore
 
 
@@ -35,13 +38,16 @@ def describe(store: PatchStore) -> dict[str, Any]:
         "codec": attrs["codec"],
         "tiles_per_chunk": store.chunk_tiles,
         "tiles_per_shard": store.shard_tiles,
-        "bytes": sum(file.stat().st_size for file in store.path.rglob("*") if file.is_file()),
+        "bytes": sum(sizes_below(store.path).values()),
         "stages": attrs["workflow"]["stages"],
         "split": attrs["workflow"]["split"],
         "pixels": attrs["pixels"],
         "labelled": attrs["labelled"],
+        "labelled_shares": class_shares(attrs["labelled"]),
+        "dropped_tiles": attrs["tiles"].get("dropped", {}),
         "shared_pixels": attrs["shared_pixels"],
         "classes": store.class_names,
+        "targets": attrs.get("targets"),
         "scenes": [scene.scene_id for scene in store.scenes],
         "dropped_bands": dropped.tolist(),
         "kept_bands": kept.tolist(),
@@ -53,6 +59,16 @@ def describe(store: PatchStore) -> dict[str, Any]:
     found["wavelength_nm"] = None if wavelength is None else _plain(wavelength)
     for name in ("mean", "std"):
         found[name] = _plain(store.band_values(name)) if (store.path / "bands" / name).is_dir() else None
+    for stage in chain.stages:
+        for name in ("explained", "snr"):
+            if hasattr(stage, name):
+                found[name] = _plain(getattr(stage, name))
+        if isinstance(stage, Select):
+            assert chain.output_bands is not None
+            found["selected"] = [
+                {"band": int(band) + 1, "reason": reason}
+                for band, reason in zip(chain.output_bands, stage.reasons, strict=True)
+            ]
     sidecar = provenance_path(store.path)
     found["provenance"] = json.loads(sidecar.read_text()) if sidecar.is_file() else None
     return found
@@ -86,23 +102,39 @@ def lines(found: dict[str, Any]) -> list[str]:
                 else f" over the bands ({found['calibrated_to'] or 'as stored'})"
             )
             told.append(f"{name:12s} {min(values):.5g} to {max(values):.5g}{of}")
+    for name in ("explained", "snr"):
+        if name in found:
+            told.append(f"{name:12s} {', '.join(f'{value:.3g}' for value in found[name][:8])}, ...")
+    told += [
+        f"{'' if n else 'selected':12s} band {item['band']}: {item['reason']}"
+        for n, item in enumerate(found.get("selected", ()))
+    ]
     told.append(f"{'split':12s} {_settings(found['split'])}")
     told += [f"{'shared':12s} {pair}: {count:,} pixels" for pair, count in found["shared_pixels"].items()]
-    splits = [name for name, count in found["pixels"].items() if count]
-    width = min(max(12, *map(len, found["classes"]), 0), 30)
-    told.append(
-        " " * (width + 1) + "".join(f"{'margin' if name == 'none' else name:>12s}" for name in splits)
-    )
-    told.append(f"{'pixels':{width + 1}s}" + "".join(f"{found['pixels'][name]:>12,}" for name in splits))
-    for number, name in enumerate(found["classes"]):
-        told.append(
-            f"{name[:30]:{width + 1}s}"
-            + "".join(f"{found['labelled'][split][number]:>12,}" for split in splits)
-        )
+    told += [
+        f"{'left out':12s} {count:,} tiles by tiles.{name}" for name, count in found["dropped_tiles"].items()
+    ]
+    told += balance_lines(found["classes"], found["labelled"], found["pixels"])
+    told += _target_lines(found["targets"] or {"names": []})
     told += [f"{'note':12s} {note}" for note in found["notes"]]
     if found["provenance"]:
         made = found["provenance"]
         told.append(f"{'made':12s} {made['finished']} from {len(made['files'])} files; --json tells all")
+    return told
+
+
+def _target_lines(targets: dict[str, Any]) -> list[str]:
+    """Return a line for each target: its training pixels' mean and spread, and in how many pixels it is known."""
+    told: list[str] = []
+    for number, name in enumerate(targets["names"]):
+        mean, std, unit = (targets[key][number] for key in ("mean", "std", "units"))
+        spread = "not in the training pixels" if mean is None else f"{mean:.5g} +- {std:.5g} {unit}".rstrip()
+        known = ", ".join(
+            f"{'margin' if split == 'none' else split} {counts[number]:,}"
+            for split, counts in targets["pixels"].items()
+            if counts[number]
+        )
+        told.append(f"{'target':12s} {name}: {spread}; pixels: {known or 'none'}")
     return told
 
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .labels import LabelRaster
-from .reading import read_block, read_usable
+from .faults import blames_scene
+from .reading import read_block, read_usable, row_pieces
 from .splits import SplitMap
-from .stages.chain import BoundChain
+from .stages.chain import SLAB_VALUES, BoundChain
+from .store import TARGETS
 from .tiling import TileGrid, TileRun
 from .writer import ShardRecord, StoreLayout, StoreWriter
+
+if TYPE_CHECKING:
+    from .labels import Labels, Targets
+
+
+#: Numbers of one read.
+READ_VALUES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,9 @@ class TileSource:
     grid: TileGrid
     chain: BoundChain
     split: SplitMap
-    labels: LabelRaster | None
+    labels: Labels | None
+    scene_id: str = ""
+    targets: Targets | None = None
 
 
 def write_shard(
@@ -53,6 +63,8 @@ def write_shard(
         "valid": np.zeros(layout.shape("valid", len(span)), bool),
         "split": np.zeros(layout.shape("split", len(span)), np.uint8),
     }
+    if layout.targets:
+        tiles[TARGETS] = np.full(layout.shape(TARGETS, len(span)), np.nan, np.float32)
     for first, source in zip(firsts, sources, strict=True):
         start, stop = max(span.start, first), min(span.stop, first + len(source.grid))
         for run in source.grid.runs(start - first, stop - first) if start < stop else ():
@@ -62,37 +74,53 @@ def write_shard(
     return writer.write_shard(shard, tiles, classes)
 
 
+@blames_scene
 def tile_run(source: TileSource, run: TileRun) -> dict[str, NDArray[Any]]:
-    """Return data (tile, band, y, x), labels, valid and split (tile, y, x) of neighbouring tiles."""
+    """Return data (tile, band, y, x), labels, valid and split (tile, y, x) of neighbouring tiles.
+
+    With `targets` (tile, target, y, x) where the scene has any.
+    """
     rows, cols = run.source_rows, run.source_cols
-    data, valid = source.chain.apply(
-        read_block(source.scene, rows, cols), read_usable(source.scene, rows, cols)
-    )
+    data = np.empty((source.chain.outputs, rows.stop - rows.start, cols.stop - cols.start), np.float32)
+    valid = np.empty(data.shape[1:], bool)
+    for piece in row_pieces(source.scene, rows, READ_VALUES):
+        part = slice(piece.start - rows.start, piece.stop - rows.start)
+        data[:, part], valid[part] = source.chain.apply(
+            read_block(source.scene, piece, cols), read_usable(source.scene, piece, cols)
+        )
     split = source.split.codes(rows, cols)
     labels = source.labels.read(rows, cols) if source.labels else np.zeros(valid.shape, np.uint16)
     cut = source.grid.cut
-    return {
+    found: dict[str, NDArray[Any]] = {
         "data": cut(run.window(data), run.count),
         # a mirrored pixel is context for the network, never a pixel of its own
         "labels": cut(np.where(run.inside, run.window(labels), 0), run.count),
         "valid": cut(np.where(run.inside, run.window(valid), False), run.count),
         "split": cut(np.where(run.inside, run.window(split), 0), run.count),
     }
+    if source.targets is not None:
+        layers = run.window(source.targets.read(rows, cols))
+        found[TARGETS] = cut(np.where(run.inside, layers, np.float32(np.nan)), run.count)
+    return found
 
 
 def task_bytes(layout: StoreLayout, sources: Sequence[TileSource]) -> int:
     """Return an upper bound of the memory that one shard's task takes, in bytes."""
-    shard = layout.shard * layout.side**2 * (layout.bands * 4 + 2 + 1 + 1)
+    shard = layout.shard * layout.side**2 * ((layout.bands + layout.targets) * 4 + 2 + 1 + 1)
     most = 0
     for source in sources:
         across = min(layout.shard, source.grid.tiles_yx[1])
         height = min(layout.side, source.grid.shape_yx[0])
         width = min(across * layout.size + 2 * layout.halo, source.grid.shape_yx[1])
         item = source.scene["data"].dtype.itemsize
-        # the block as read and its bands in front, the float32 of both sides of the projection, the mirrored window
-        kept = len(source.chain.kept)
-        pixel = source.chain.source_bands * item * 2 + kept * (item + 4 + 4) + layout.bands * 4 * 2
+        bands = source.chain.source_bands
+        piece = max(1, min(height, READ_VALUES // (width * bands))) * width * bands
+        # a piece as read, its bands in front and what is invalid; a slab on its way through the stages (some of which
+        # keep several copies); what comes out, and the mirrored window
+        reading = piece * (2 * item + 2) + min(SLAB_VALUES, height * width * bands) * (item + 8 * 8)
         window = layout.side * (across * layout.size + 2 * layout.halo) * layout.bands * 4
-        most = max(most, height * width * pixel + window)
+        if source.targets is not None:
+            window += source.targets.window_bytes(height * width)
+        most = max(most, reading + height * width * layout.bands * 4 + window)
     # the shard's tiles, their encoded bytes, and the copy that is written
     return most + 3 * shard

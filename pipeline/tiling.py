@@ -1,13 +1,14 @@
 """The patch grid: cores that hold every pixel exactly once, with a halo around each.
 
-A tile is a `size x size` core plus `halo` pixels on every side. Tiles are numbered row by row. Pixels beyond the
-scene's edge are mirrored (without repeating the edge pixel, as numpy's ``reflect``).
+A tile is a `size x size` core plus `halo` pixels on every side. The cells of the grid are counted row by row; tiles are
+numbered in the order of their cells, over those only that are kept. Pixels beyond the scene's edge are mirrored (without
+repeating the edge pixel, as numpy's ``reflect``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,28 +59,51 @@ class TileGrid:
     shape_yx: tuple[int, int]
     size: int
     halo: int
+    kept: NDArray[np.int64] | None = field(
+        default=None, compare=False
+    )  #: rising cell numbers; None = all cells
 
     @property
     def tiles_yx(self) -> tuple[int, int]:
-        """Number of tile rows and columns."""
+        """Number of cell rows and columns."""
         return -(-self.shape_yx[0] // self.size), -(-self.shape_yx[1] // self.size)
 
-    def __len__(self) -> int:
+    @property
+    def cells(self) -> int:
+        """Number of tiles if all were kept."""
         down, across = self.tiles_yx
         return down * across
 
+    def __len__(self) -> int:
+        return self.cells if self.kept is None else len(self.kept)
+
     def origin(self, tile: int) -> tuple[int, int]:
         """Return the scene row and column of a tile's first core pixel."""
-        row, col = divmod(tile, self.tiles_yx[1])
+        cell = tile if self.kept is None else int(self.kept[tile])
+        row, col = divmod(cell, self.tiles_yx[1])
         return row * self.size, col * self.size
 
+    def origins(self) -> NDArray[np.int64]:
+        """Return the scene row and column of every tile's first core pixel, (tile, 2)."""
+        cells = np.arange(self.cells, dtype=np.int64) if self.kept is None else self.kept
+        return np.stack(np.divmod(cells, self.tiles_yx[1]), axis=1) * self.size
+
+    def core_pixels(self) -> NDArray[np.int64]:
+        """Return how many pixels of the scene lie in each cell's core, (cell rows, cell columns)."""
+        rows, cols = (
+            np.minimum(self.size, length - np.arange(0, length, self.size)) for length in self.shape_yx
+        )
+        return (rows[:, None] * cols[None, :]).astype(np.int64)
+
     def runs(self, start: int, stop: int) -> Iterator[TileRun]:
-        """Split the tiles start..stop-1 into runs of neighbours in one tile row."""
+        """Split the tiles start..stop-1 into runs of neighbours in one row of cells."""
         across = self.tiles_yx[1]
-        while start < stop:
-            count = min(stop, (start // across + 1) * across) - start
-            yield self._run(start, count)
-            start += count
+        cells = np.arange(start, stop) if self.kept is None else self.kept[start:stop]
+        if not len(cells):
+            return
+        ends = np.flatnonzero((np.diff(cells) != 1) | (cells[1:] % across == 0)) + 1
+        for first, last in zip([0, *ends.tolist()], [*ends.tolist(), len(cells)], strict=True):
+            yield self._run(start + first, last - first)
 
     def _run(self, first: int, count: int) -> TileRun:
         row, col = self.origin(first)

@@ -17,21 +17,29 @@ from .calibration import CalibrateConfig, ResampleBandsConfig, stage_files
 from .catalog import CatalogEntry, load_catalog
 from .config import StrictModel, apply_overrides, data_roots, load_yaml, parse
 from .errors import ConfigError
+from .labels import LabelsConfig, TargetsConfig
 from .masks import MaskConfig
 from .reader_options import ReaderOptions
+from .resampling import ResampleConfig
+from .splits.config import NoSplit, SplitConfig
+from .stages.config import (
+    SPECTRAL,
+    DerivativeConfig,
+    NormalizeConfig,
+    ReduceConfig,
+    SmoothConfig,
+    is_per_scene,
+    require_fittable,
+    require_order,
+)
+from .stages.select.config import SelectConfig
+from .storage import locate
 
 if TYPE_CHECKING:
     from .stages.prepare import Preparation
 
-Fraction = Annotated[float, pydantic.Field(ge=0, le=1)]
-
-
-class LabelsConfig(StrictModel):
-    """Class labels of a scene."""
-
-    path: str  #: raster; `{stem}` stands for the scene's file name without its ending, a folder for the same name in it
-    unlabelled: int = 0  #: number that means "no label"
-    variable: str | None = None  #: which variable of a MATLAB or NumPy file holds the labels
+#: keys of a scene for which a plain path may stand
+_PATHS = ("labels", "targets")
 
 
 class SceneConfig(ReaderOptions):
@@ -39,20 +47,22 @@ class SceneConfig(ReaderOptions):
 
     path: Annotated[str, pydantic.Field(min_length=1)]
     labels: LabelsConfig | None = None
+    targets: TargetsConfig | None = None
     mosaic: bool = False  #: one scene of all files of the pattern, on their common grid
     dark: str | None = None  #: dark reference frame, for `calibrate: {method: dark_white}`
     white: str | None = None  #: white reference frame
 
     def options(self) -> dict[str, Any]:
         """Return what is set of `open_scene`'s options, without paths."""
-        own = {"path", "labels", "mosaic", "dark", "white", "data_file"}
+        own = {"path", "labels", "targets", "mosaic", "dark", "white", "data_file"}
         return self.model_dump(mode="json", exclude=own, exclude_none=True)
 
     @pydantic.model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        if isinstance(value, dict) and isinstance(value.get("labels"), str):
-            return {**value, "labels": {"path": value["labels"]}}
+        if isinstance(value, dict):
+            short = {key: {"path": value[key]} for key in _PATHS if isinstance(value.get(key), str)}
+            return {**value, **short}
         return value
 
 
@@ -74,17 +84,9 @@ class DropBandsConfig(StrictModel):
         return value
 
 
-class NormalizeConfig(StrictModel):
-    """Per-band scaling fitted on the training pixels."""
-
-    method: Literal["zscore", "minmax", "none"] = "zscore"
-
-
-class ReduceConfig(StrictModel):
-    """Fewer bands."""
-
-    method: Literal["pca", "none"] = "pca"
-    components: Annotated[int, pydantic.Field(ge=1)] = 30
+def _select_or_not(value: Any) -> str:
+    method = value.get("method") if isinstance(value, dict) else getattr(value, "method", None)
+    return "SelectConfig" if method == "select" else "ReduceConfig"
 
 
 class StageConfig(StrictModel):
@@ -93,9 +95,19 @@ class StageConfig(StrictModel):
     calibrate: CalibrateConfig | None = None
     resample_bands: ResampleBandsConfig | None = None
     mask: MaskConfig | None = None
+    resample: ResampleConfig | None = None
     drop_bands: DropBandsConfig | None = None
+    smooth: SmoothConfig | None = None
+    derivative: DerivativeConfig | None = None
     normalize: NormalizeConfig | None = None
-    reduce: ReduceConfig | None = None
+    reduce: (
+        Annotated[
+            Annotated[ReduceConfig, pydantic.Tag("ReduceConfig")]
+            | Annotated[SelectConfig, pydantic.Tag("SelectConfig")],
+            pydantic.Discriminator(_select_or_not),
+        ]
+        | None
+    ) = None
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -123,51 +135,18 @@ class TilesConfig(StrictModel):
     halo: Annotated[int, pydantic.Field(ge=0, le=1024)] = (
         0  #: pixels around the core; patches up to 2 halo + 1
     )
+    #: tiles with a smaller share of valid pixels in their core are left out (this reads the scenes once more)
+    min_valid: Annotated[float, pydantic.Field(ge=0, le=1)] = 0
+    #: tiles with fewer labelled pixels in their core are left out: 0.1 is a share, 5 a number of pixels
+    min_labelled: Annotated[float, pydantic.Field(ge=0, le=1)] | Annotated[int, pydantic.Field(ge=0)] = 0
 
 
-class BlocksSplit(StrictModel):
-    """Square blocks dealt to the splits, stratified by class where there are labels."""
+class StatisticsConfig(StrictModel):
+    """How the training pixels count when stages are fitted."""
 
-    by: Literal["blocks"]
-    block: Annotated[int, pydantic.Field(ge=1)] = 64  #: side in pixels
-    fractions: dict[Literal["train", "validation", "test"], Fraction] = {
-        "train": 0.6,
-        "validation": 0.2,
-        "test": 0.2,
-    }
-    margin: Annotated[int, pydantic.Field(ge=0)] | Literal["auto"] = "auto"  #: auto = 2 halo
-    seed: Annotated[int, pydantic.Field(ge=0)] = 0
-
-    @pydantic.model_validator(mode="after")
-    def _sum(self) -> BlocksSplit:
-        total = sum(self.fractions.values())
-        if abs(total - 1) > 1e-6:
-            raise ValueError(f"the fractions must add up to 1, got {total:g}")
-        if not self.fractions.get("train"):
-            raise ValueError("fractions.train must be above 0")
-        return self
-
-
-class GivenSplit(StrictModel):
-    """A split made elsewhere, taken as it is."""
-
-    by: Literal["given"]
-    raster: str | None = None  #: 1 train, 2 validation, 3 test; `{stem}` as in labels
-    files: dict[Literal["train", "validation", "test"], str] | None = (
-        None  #: CSV per split, scenes in column `image`
+    balance: Literal["none", "classes"] = (
+        "none"  #: classes: labelled pixels only, every class with the same weight
     )
-
-    @pydantic.model_validator(mode="after")
-    def _one(self) -> GivenSplit:
-        if (self.raster is None) == (self.files is None):
-            raise ValueError("a given split needs exactly one of `raster` and `files`")
-        return self
-
-
-class NoSplit(StrictModel):
-    """Everything is training data."""
-
-    by: Literal["none"] = "none"
 
 
 class StoreConfig(StrictModel):
@@ -184,9 +163,6 @@ class CatalogScenes(StrictModel):
     catalog: str
 
 
-SplitConfig = Annotated[BlocksSplit | GivenSplit | NoSplit, pydantic.Field(discriminator="by")]
-
-
 class Workflow(StrictModel):
     """A whole workflow file."""
 
@@ -196,34 +172,51 @@ class Workflow(StrictModel):
     stages: list[StageConfig] = []
     tiles: TilesConfig = TilesConfig()
     split: SplitConfig = NoSplit()
+    statistics: StatisticsConfig = StatisticsConfig()
     class_names: list[str] | None = None  #: names of the classes 1, 2, ...
+    #: with `skip` a scene that cannot be opened, prepared or read is named and left out
+    on_error: Literal["stop", "skip"] = "stop"
     store: StoreConfig = StoreConfig()
 
     @pydantic.model_validator(mode="after")
     def _order(self) -> Workflow:
-        kinds = [stage.kind for stage in self.stages]
-        ranks = {"calibrate": 0, "resample_bands": 0, "mask": 0, "drop_bands": 0, "normalize": 1, "reduce": 2}
-        for kind in ranks:
-            most = 2 if kind == "normalize" and "reduce" in kinds else 1
-            if kinds.count(kind) > most:
-                raise ValueError(f"the stage {kind} stands {kinds.count(kind)} times; {most} allowed")
-        numbers = [3 if k == "normalize" and "reduce" in kinds[:i] else ranks[k] for i, k in enumerate(kinds)]
-        if numbers != sorted(numbers):
+        require_order([stage.kind for stage in self.stages])
+        require_fittable(self._mapping())
+        methods = [getattr(config, "method", None) for _, config in self._mapping()]
+        if self.statistics.balance == "classes" and "percentile" in methods:
             raise ValueError(
-                f"the stages {', '.join(kinds)} are out of order; calibrate, resample_bands, mask and drop_bands come first "
-                "(whatever their order, calibrate acts first), then normalize, reduce, normalize"
+                "statistics.balance: classes weighs means and covariances, and no quantiles; take normalize zscore in the "
+                "place of percentile, or leave it out"
             )
-        late = [s.normalize for i, s in enumerate(self.stages) if s.normalize and numbers[i] == 3]
-        if late and late[0].method == "minmax":
-            raise ValueError("normalize after reduce takes zscore: the range of the components is not known")
         return self
+
+    def spectral(self) -> list[tuple[str, Any]]:
+        """Return kind and settings of the stages that map spectra alike in all scenes; those that do nothing left out."""
+        return [(kind, config) for kind, config in self._mapping() if not is_per_scene(config)]
+
+    @property
+    def per_scene(self) -> bool:
+        """Whether each scene is scaled by its own pixels before anything else."""
+        return any(is_per_scene(config) for _, config in self._mapping())
+
+    def _mapping(self) -> list[tuple[str, Any]]:
+        found = [(stage.kind, getattr(stage, stage.kind)) for stage in self.stages]
+        return [
+            (kind, config)
+            for kind, config in found
+            if kind in SPECTRAL and getattr(config, "method", None) != "none"
+        ]
 
     def preparation(self, places: Sequence[Path]) -> Preparation:
         """Return the stages that work on whole scenes, their files found in `places`."""
         from .stages.prepare import Preparation
 
         return Preparation.found(
-            self.stage("calibrate"), self.stage("resample_bands"), self.stage("mask"), places
+            self.stage("calibrate"),
+            self.stage("resample_bands"),
+            self.stage("mask"),
+            places,
+            self.stage("resample"),
         )
 
     def stage(self, kind: str) -> Any:
@@ -243,6 +236,7 @@ class Workflow(StrictModel):
             "tiles": self.tiles.model_dump(mode="json"),
             "split": split,
             "class_names": self.class_names,
+            "statistics": self.statistics.model_dump(mode="json"),
             "store": {"dtype": self.store.dtype, "codec": self.store.codec},
         }
 
@@ -302,6 +296,12 @@ def load_workflow(
     return workflow, bases
 
 
+def store_root(workflow: Workflow) -> Path:
+    """Return the folder, or the address, below which a workflow's store goes."""
+    root = locate(workflow.store.root).expanduser()
+    return root if root.is_absolute() else Path.cwd() / root
+
+
 def _long_form(data: dict[str, Any]) -> dict[str, Any]:
     """Write short forms out, so that an override finds the sections they stand for."""
     stages, scenes = data.get("stages"), data.get("scenes")
@@ -312,9 +312,11 @@ def _long_form(data: dict[str, Any]) -> dict[str, Any]:
         ]
         data = data | {"stages": stages}
     if isinstance(scenes, list):
-        short = [isinstance(s, dict) and isinstance(s.get("labels"), str) for s in scenes]
         long = [
-            s | {"labels": {"path": s["labels"]}} if yes else s for s, yes in zip(scenes, short, strict=True)
+            s | {key: {"path": s[key]} for key in _PATHS if isinstance(s.get(key), str)}
+            if isinstance(s, dict)
+            else s
+            for s in scenes
         ]
         data = data | {"scenes": long}
     return data
@@ -342,21 +344,3 @@ def scene_entries(workflow: Workflow, bases: Sequence[Path]) -> SceneList:
         scenes = [parse(SceneConfig, item, f"catalog {entry.name}") for item in entry.scenes]
         return SceneList(scenes, entry.bases(bases), entry)
     return SceneList(list(workflow.scenes), [*bases, *data_roots()])
-
-
-def require_fractions(workflow: Workflow) -> None:
-    """Refuse a block split whose margin would eat whole blocks.
-
-    Raises
-    ------
-    ConfigError
-        The margin is as wide as a block.
-    """
-    split = workflow.split
-    if isinstance(split, BlocksSplit):
-        margin = 2 * workflow.tiles.halo if split.margin == "auto" else split.margin
-        if margin >= split.block:
-            raise ConfigError(
-                f"split.margin is {margin} pixels and split.block {split.block}: nothing would be left of a block "
-                f"between two others. Set split.block to more than {margin}, or tiles.halo to less."
-            )

@@ -1,34 +1,43 @@
 """Writing a patch store: whole shards first, the manifest last.
 
-Every file is written under another name and then renamed, a shard's record is put in a journal once all its files
-stand, and the groups' own metadata come at the very end: a store that was cut off anywhere cannot be opened, neither
-here nor with plain Zarr, and its next build keeps the shards whose records still match their bytes.
+Every file is encoded in memory, written under another name and then renamed, a shard's record is put in a journal once
+all its files stand, and the groups' own metadata come at the very end: a store that was cut off anywhere cannot be
+opened, neither here nor with plain Zarr, and its next build keeps the shards whose records still match their bytes.
+
+Equal builds write equal bytes, and nothing is removed that another build of the same store may have written: two that
+get past the lock at once waste work and do no harm.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import zarr
 from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] - a compiled module
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
+from zarr.storage import MemoryStore
 
-from .files import write_text
-from .store import MANIFEST, TILE_ARRAYS, FileRecord, PatchStore, manifest_checksum
+from .errors import StoreWriteError
+from .storage import RemotePath, delete_tree
+from .store import JOURNAL, MANIFEST, TARGETS, TILE_ARRAYS, FileRecord, PatchStore, manifest_checksum
+from .target_counts import TargetCounts, read_counts
 
 MIB = 1 << 20
 MIN_CHUNK_BYTES = MIB
 SHARD_BYTES = (8 * MIB, 128 * MIB)
 SHARDS_PER_STORE = 32
-JOURNAL = ".journal"
+_ATTEMPTS = 5
 _DTYPES: dict[str, Any] = {"data": "float32", "labels": "uint16", "valid": "bool", "split": "uint8"}
+_DTYPES[TARGETS] = "float32"
 CODECS = ("default", "none", "zstd")
 
 
@@ -43,16 +52,59 @@ class StoreLayout:
     chunk: int  #: tiles per inner chunk
     shard: int  #: tiles per shard, a multiple of `chunk`
     codec: str  #: one of CODECS
+    targets: int = 0
 
     @classmethod
-    def plan(cls, tiles: int, bands: int, size: int, halo: int, codec: str = "default") -> StoreLayout:
-        """Choose chunk and shard: chunks of at least 1 MiB, shards of store / 32 within 8 to 128 MiB."""
+    def plan(
+        cls,
+        tiles: int,
+        bands: int,
+        size: int,
+        halo: int,
+        codec: str = "default",
+        targets: int = 0,
+        across: int = 1,
+    ) -> StoreLayout:
+        """Choose chunk and shard: chunks of at least 1 MiB, shards of store / 32 within 8 to 128 MiB.
+
+        Where it costs little, shards hold whole rows of tiles, or equal parts of one, since a scene's rows are read
+        for every shard that begins or ends inside them.
+
+        Parameters
+        ----------
+        tiles
+            In the store.
+        bands, size, halo
+            Of a tile.
+        codec
+            One of `CODECS`.
+        targets
+            Regression targets per pixel.
+        across
+            Tiles in a row of the scenes.
+        """
         tile_bytes = bands * (size + 2 * halo) ** 2 * 4
-        chunk = min(-(-MIN_CHUNK_BYTES // tile_bytes), tiles)
-        target = min(max(tiles * tile_bytes // SHARDS_PER_STORE, SHARD_BYTES[0]), SHARD_BYTES[1])
-        per_shard = max(1, round(target / (chunk * tile_bytes)))
-        per_shard = min(per_shard, -(-tiles // chunk))
-        return cls(tiles, bands, size, halo, chunk, chunk * per_shard, codec)
+        least = min(-(-MIN_CHUNK_BYTES // tile_bytes), tiles)
+        chunk = next((n for n in range(least, 2 * least) if across % n == 0), least)
+        target = min(max(tiles * tile_bytes // SHARDS_PER_STORE, SHARD_BYTES[0]), SHARD_BYTES[1]) / tile_bytes
+        shard = chunk * max(1, round(target / chunk))
+        if across % chunk == 0:
+            if across > target:
+                parts = across // chunk
+                # equal parts of a row, the number of them near what the target asks for
+                shard = min(
+                    (chunk * n for n in range(1, parts + 1) if parts % n == 0), key=lambda n: abs(n - target)
+                )
+            else:
+                shard = across * round(target / across)
+        if not target / 2 <= shard <= 2 * target:
+            shard = chunk * max(1, round(target / chunk))
+        return cls(tiles, bands, size, halo, chunk, min(shard, chunk * -(-tiles // chunk)), codec, targets)
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Names of the tile arrays."""
+        return (*TILE_ARRAYS, TARGETS) if self.targets else TILE_ARRAYS
 
     @property
     def side(self) -> int:
@@ -71,7 +123,8 @@ class StoreLayout:
     def shape(self, name: str, tiles: int | None = None) -> tuple[int, ...]:
         """Return the shape of a tile array, or of `tiles` tiles of it."""
         lead = self.tiles if tiles is None else tiles
-        return (lead, self.bands, self.side, self.side) if name == "data" else (lead, self.side, self.side)
+        layers = {"data": (self.bands,), TARGETS: (self.targets,)}.get(name, ())
+        return (lead, *layers, self.side, self.side)
 
 
 @dataclass(frozen=True)
@@ -81,6 +134,7 @@ class ShardRecord:
     files: dict[str, FileRecord]
     pixels: list[list[int]]  #: per tile: valid core pixels by split
     labelled: list[list[list[int]]]  #: per tile: labelled core pixels by split and class
+    targets: TargetCounts | None = None
 
 
 @dataclass(frozen=True)
@@ -91,37 +145,79 @@ class StoreWriter:
     layout: StoreLayout
 
     def begin(self) -> None:
-        """Create the tile arrays unless an earlier, interrupted build left the same ones."""
+        """Create the tile arrays unless an earlier, interrupted build left the same ones.
+
+        A finished store is left alone: another build may have finished it since the caller looked.
+        """
         plan = self.path / JOURNAL / "layout.json"
         wanted = json.dumps(asdict(self.layout), sort_keys=True)
-        if self.path.exists() and (not plan.is_file() or plan.read_text() != wanted):
-            shutil.rmtree(self.path)
-        for name in TILE_ARRAYS:
-            if not (self.path / "tiles" / name / "zarr.json").is_file():
-                self._create(name)
-        write_text(plan, wanted)
+        try:
+            same = plan.read_text(encoding="utf-8") == wanted
+        except OSError:
+            same = False
+        if not same and not (self.path / MANIFEST).is_file():
+            delete_tree(self.path, ignore_errors=True)
+        self._put(f"{JOURNAL}/layout.json", wanted.encode())
+        for name in self.layout.arrays:
+            # not the groups above it, which would open as a store
+            file = f"tiles/{name}/zarr.json"
+            self._put(file, self._tile_array(name)[1][file].as_numpy_array())
 
-    def _create(self, name: str) -> None:
+    def _tile_array(self, name: str) -> tuple[zarr.Array[Any], dict[str, Any]]:
+        """Return a tile array in memory, and the dict of its files: path in the store -> zarr's buffer."""
         layout = self.layout
-        axes = ("tile", "band", "y", "x") if name == "data" else ("tile", "y", "x")
+        axes = ("tile", *{"data": ("band",), TARGETS: ("target",)}.get(name, ()), "y", "x")
         compressors: list[Any] = {
             "default": [BloscCodec(cname="lz4", clevel=3, shuffle="shuffle")],
             "zstd": [ZstdCodec(level=3)],
             "none": [],
         }[layout.codec]
-        zarr.create_array(
-            self.path / "tiles" / name,
+        files: dict[str, Any] = {}
+        array = zarr.create_array(
+            MemoryStore(files),
+            name=f"tiles/{name}",
             shape=layout.shape(name),
             chunks=layout.shape(name, layout.chunk),
             shards=layout.shape(name, layout.shard),
             dtype=_DTYPES[name],
-            serializer=BytesCodec(endian="little") if name in ("data", "labels") else "auto",
+            serializer=BytesCodec(endian="little") if name in ("data", "labels", TARGETS) else "auto",
             compressors=[*compressors, Crc32cCodec()],
-            fill_value=0,
+            fill_value=np.nan if name == TARGETS else 0,
             dimension_names=axes,
             attributes=_CF[name],
             config={"write_empty_chunks": True},
         )
+        return array, files
+
+    def _put(self, name: str, content: Any) -> FileRecord:
+        """Write bytes, or an array of them, as a file of the store: whole or not at all, and as often as one likes."""
+        target = self.path / name
+        checksum = google_crc32c.Checksum(content)
+        record = FileRecord(len(content), checksum.digest().hex())
+        if isinstance(target, RemotePath):  # an object appears whole
+            target.write_bytes(content)
+            return record
+        temporary = self.path / JOURNAL / f"{uuid.uuid4().hex}.partial"
+        try:
+            for attempt in range(_ATTEMPTS):
+                try:
+                    for folder in (temporary.parent, target.parent):
+                        folder.mkdir(parents=True, exist_ok=True)
+                    with temporary.open("wb") as file:
+                        file.write(content)
+                    temporary.replace(target)
+                    break
+                except FileNotFoundError:  # another build has finished and removed the journal
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink()
+            raise StoreWriteError(
+                f"{target} cannot be written: {error.strerror or error}. Make room, or see to it that the folder can be "
+                "written, and run the same workflow again: finished shards are kept."
+            ) from error
+        return record
 
     def write_shard(self, shard: int, tiles: Mapping[str, NDArray[Any]], classes: int) -> ShardRecord:
         """Write one shard of every tile array and put it in the journal.
@@ -131,43 +227,44 @@ class StoreWriter:
         shard
             Number of the shard.
         tiles
-            `data`, `labels`, `valid` and `split` of the shard's tiles, shaped as `StoreLayout.shape` says.
+            `data`, `labels`, `valid`, `split` and, where there are any, `targets` of the shard's tiles, shaped as
+            `StoreLayout.shape` says.
         classes
             Number of classes to count.
         """
         blosc.use_threads = False  # several Blosc threads give other bytes on each run
         span = self.layout.tiles_of(shard)
-        store = PatchStore(self.path, {})
         files: dict[str, FileRecord] = {}
-        for name in TILE_ARRAYS:
-            written = store.shard_path(name, shard)
-            written.unlink(missing_ok=True)  # one that an interrupted build left is not to be read and merged
-            # an array that is opened forgets this setting, and a shard of zeros would not be written
-            array = zarr.open_array(self.path / "tiles" / name, mode="r+").with_config(
-                {"write_empty_chunks": True}
-            )
+        for name in self.layout.arrays:
+            array, encoded = self._tile_array(name)
             array[span.start : span.stop] = tiles[name]
-            files[str(written.relative_to(self.path))] = FileRecord.of(written)
+            for file, content in encoded.items():
+                if not file.endswith("zarr.json"):
+                    files[file] = self._put(file, content.as_numpy_array())
         pixels, labelled = count_pixels(
             tiles["labels"], tiles["valid"], tiles["split"], self.layout.halo, classes
         )
-        record = ShardRecord(files, pixels.tolist(), labelled.tolist())
-        write_text(self._journal(shard), json.dumps(asdict(record)))
+        counts = None
+        if self.layout.targets:
+            counts = TargetCounts.of(tiles[TARGETS], tiles["valid"], tiles["split"], self.layout.halo)
+        record = ShardRecord(files, pixels.tolist(), labelled.tolist(), counts)
+        kept = asdict(record)
+        kept["checksum"] = _journal_checksum(shard, kept)
+        self._put(f"{JOURNAL}/{_journal_name(shard)}", json.dumps(kept).encode())
         return record
 
     def finished(self, shard: int) -> ShardRecord | None:
         """Return the record of a shard that an earlier build finished and whose bytes are still the same."""
         try:
-            kept = json.loads(self._journal(shard).read_text())
+            kept = json.loads((self.path / JOURNAL / _journal_name(shard)).read_text())
+            if kept.pop("checksum") != _journal_checksum(shard, kept):
+                return None
             files = {name: FileRecord(**item) for name, item in kept["files"].items()}
             if all(FileRecord.of(self.path / name) == record for name, record in files.items()):
-                return ShardRecord(files, kept["pixels"], kept["labelled"])
-        except (OSError, ValueError, KeyError, TypeError):
+                return ShardRecord(files, kept["pixels"], kept["labelled"], read_counts(kept["targets"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return None
-
-    def _journal(self, shard: int) -> Path:
-        return self.path / JOURNAL / f"shard-{shard:06d}.json"
 
     def finish(
         self,
@@ -189,13 +286,14 @@ class StoreWriter:
         group_attrs
             Attributes of the other groups by path.
         """
-        for stale in self.path.rglob("*.partial"):
-            stale.unlink()
+        files = {name: record for shard in records for name, record in shard.files.items()}
+        made: dict[str, Any] = {}
+        for name in self.layout.arrays:
+            made |= self._tile_array(name)[1]
         for name, (axes, values) in arrays.items():
-            target = self.path / name
-            shutil.rmtree(target, ignore_errors=True)
             array = zarr.create_array(
-                target,
+                MemoryStore(made),
+                name=name,
                 shape=values.shape,
                 dtype=values.dtype,
                 chunks=tuple(max(1, n) for n in values.shape),
@@ -205,21 +303,39 @@ class StoreWriter:
             )
             if values.size:
                 array[...] = values
-        shutil.rmtree(self.path / JOURNAL)
         groups = {str(parent) for name in (*arrays, "tiles/data") for parent in Path(name).parents}
+        for name, content in made.items():
+            # zarr puts a group of its own above each array
+            if str(Path(name).parent) not in groups:
+                files[name] = self._put(name, content.as_numpy_array())
         for group in sorted(groups | set(group_attrs), reverse=True):
             content = {"bandstream": attrs} if group == "." else group_attrs.get(group, {})
             document = {"zarr_format": 3, "node_type": "group", "attributes": content}
-            write_text(self.path / group / "zarr.json", json.dumps(document, sort_keys=True, indent=1))
-        self._write_manifest(records)
+            name = str(Path(group) / "zarr.json")
+            files[name] = self._put(name, json.dumps(document, sort_keys=True, indent=1).encode())
+        self._finish(files)
         return PatchStore.open(self.path)
 
-    def _write_manifest(self, records: list[ShardRecord]) -> None:
-        known = {name: record for shard in records for name, record in shard.files.items()}
-        names = sorted(str(p.relative_to(self.path)) for p in self.path.rglob("*") if p.is_file())
-        files = {name: asdict(known.get(name) or FileRecord.of(self.path / name)) for name in names}
+    def _finish(self, records: Mapping[str, FileRecord]) -> None:
+        """Write the manifest; the journal goes after it, so that a folder without either is none that is being built."""
+        files = {name: asdict(records[name]) for name in sorted(records)}
         manifest = {"files": files, "checksum": manifest_checksum(files)}
-        write_text(self.path / MANIFEST, json.dumps(manifest, sort_keys=True, indent=1))
+        self._put(MANIFEST, json.dumps(manifest, sort_keys=True, indent=1).encode())
+        remove_journal(self.path)
+
+
+def remove_journal(store: Path) -> None:
+    """Remove what only an unfinished store needs."""
+    delete_tree(store / JOURNAL, ignore_errors=True)
+
+
+def _journal_name(shard: int) -> str:
+    return f"shard-{shard:06d}.json"
+
+
+def _journal_checksum(shard: int, kept: dict[str, Any]) -> str:
+    """Return what tells that a shard's record is whole, and is that shard's."""
+    return f"{google_crc32c.value(json.dumps([shard, kept], sort_keys=True).encode()):08x}"
 
 
 _CF: dict[str, dict[str, Any]] = {
@@ -230,6 +346,10 @@ _CF: dict[str, dict[str, Any]] = {
         "long_name": "split of the pixel",
         "flag_values": [0, 1, 2, 3],
         "flag_meanings": "none train validation test",
+    },
+    TARGETS: {
+        "long_name": "numbers to learn, NaN where not known",
+        "comment": "named in the root's attributes",
     },
 }
 

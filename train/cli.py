@@ -89,12 +89,13 @@ def predict(
         )
     predictor = Predictor.of(run, store)
     opened = open_scene(scene, **read_options(read))
-    grid = map_grid(opened, crs=crs, resolution=resolution)
+    placed = predictor.placed(opened)
+    grid = map_grid(placed, crs=crs, resolution=resolution)
     outputs = map_outputs(out, sensor=grid is not None, probabilities=probabilities)
     check_outputs(
         [*outputs, *([png] if png else [])], [*opened.attrs["files"], *([labels] if labels else [])]
     )
-    truth, split = _truth(predictor.store, opened, labels)
+    truth, split = _truth(predictor.store, placed, labels)
     quiet = quiet or as_json
     made = map_scene(
         predictor,
@@ -105,10 +106,10 @@ def predict(
         grid=grid,
         quiet=quiet,
     )
-    # labels and picture are of the scene's own pixels
+    # labels and picture are of the scene's pixels, as the store has them
     own = Path(made["map_sensor"] or made["map"])
     made["scores"] = _scores(predictor.store, own, truth, split)
-    made["png"] = None if png is None else _draw(predictor.store, opened, own, truth, made["scores"], png)
+    made["png"] = None if png is None else _draw(predictor.store, placed, own, truth, made["scores"], png)
     if as_json:
         _print_json(made)
         return

@@ -255,6 +255,8 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
 
 
 def _locate(key: str, value: str, bases: Sequence[Path]) -> str:
+    if value.startswith("s3://"):
+        return value
     for base in bases:
         candidate = base / Path(value).expanduser()
         if candidate.exists():

@@ -96,7 +96,7 @@ def predict(
         Path(out_tif),
         tile=tile,
         probabilities=probabilities,
-        grid=map_grid(opened, crs=crs, resolution=resolution),
+        grid=map_grid(predictor.placed(opened), crs=crs, resolution=resolution),
         quiet=quiet,
     )
 
@@ -237,6 +237,10 @@ class Predictor:
         return cls(
             model.to(device), opened, patch=settings.patch, batch=settings.micro, threads=plan["threads"]
         )
+
+    def placed(self, scene: xr.Dataset) -> xr.Dataset:
+        """Return the scene on the pixels of its map, which are larger where the store's workflow has resampled."""
+        return self.store.chain.preparation.on_pixels(scene)
 
     def transform(self, scene: str | Path | xr.Dataset) -> xr.Dataset:
         """Open a scene and put it through the store's transforms, lazily."""

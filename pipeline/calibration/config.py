@@ -46,7 +46,7 @@ LEADS_TO: dict[str, tuple[str, ...]] = {
 
 
 class CalibrateConfig(StrictModel):
-    """Bring the stored numbers to a physical quantity."""
+    """Bring the stored numbers to a physical quantity; scenes that hold it already are left alone."""
 
     to: Quantity = "surface_reflectance"
     method: Method = "auto"  #: auto: frames or field spectra if given, `toa` for radiance, else `scale`

@@ -52,14 +52,14 @@ class LinearCube:
     def __getitem__(self, key: Any) -> NDArray[np.float32]:
         """Read and map a window of some bands."""
         (y, x, band), drop = split_key(key, self.shape)
-        raw = _read(self.source, y, x, band)
+        raw = read_window(self.source, y, x, band)
         # rows are worked on in the order in which they lie in memory
         order = "F" if raw.strides[1] < raw.strides[2] else "C"
         gain, offset = (
             np.asarray(v[x][:, band], order=order) if v.ndim == 2 else v[band]
             for v in (self.gain, self.offset)
         )
-        plane = None if self.plane_yx is None else np.asarray(_read(self.plane_yx, y, x), np.float64)
+        plane = None if self.plane_yx is None else np.asarray(read_window(self.plane_yx, y, x), np.float64)
         nodata = self.nodata_b[band]
         out = np.empty_like(raw, dtype=np.float32)
         row = np.empty(raw.shape[1:], np.float64, order=order)
@@ -104,7 +104,7 @@ class WeightedCube:
     def __getitem__(self, key: Any) -> NDArray[np.float32]:
         """Read a window with all source bands and weigh those of some targets."""
         (y, x, band), drop = split_key(key, self.shape)
-        raw = _read(self.source, y, x)
+        raw = read_window(self.source, y, x)
         weights: Any = cast("Any", self.weights)[band]
         out = np.empty((*raw.shape[:2], int(weights.shape[0])), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -141,7 +141,7 @@ def lazy(cube: LinearCube | WeightedCube, *identity: Any) -> da.Array:
     )
 
 
-def _read(source: da.Array, *axes: Axis) -> NDArray[Any]:
+def read_window(source: da.Array, *axes: Axis) -> NDArray[Any]:
     """Compute a window, with all slices in one key: Dask passes only the first of several on to the reader."""
     part = source[tuple(axis if isinstance(axis, slice) else slice(None) for axis in axes)]
     block = np.asarray(part.compute(scheduler="synchronous"))

@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from .config import CalibrateConfig
 from .empirical_line import by_empirical_line, parse_targets
 from .maps import name_of
-from .radiance_scale import REFLECTANCES, by_scale
+from .radiance_scale import REFLECTANCES, by_scale, nothing_left
 from .reference_frames import FrameSource, by_frames
 from .scene_based import by_dark_object, by_flat_field, by_iarr
 from .toa import to_toa
@@ -31,8 +31,9 @@ def calibrate(
 ) -> xr.Dataset:
     """Return a calibrated scene, lazily.
 
-    A scene that holds `to` already is returned as it is (by `scale` and `toa`) or refused (by methods that would change
-    it); nothing is ever applied twice.
+    Nothing is ever applied twice. A scene that holds `to` already is refused; but where its own scale or offset is still
+    to be applied to the stored numbers, `scale` and `toa` return it as it is, since it tells them. The stage `calibrate`
+    of a workflow leaves calibrated scenes alone instead, so that it can be used on some that are and some that are not.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ def calibrate(
     Raises
     ------
     ConfigError
-        A setting does not belong to the method, or the scene cannot be calibrated so.
+        A setting does not belong to the method, the scene is calibrated already, or it cannot be calibrated so.
     """
     given = {"to": to, "method": method, **options}
     if targets is not None:
@@ -64,6 +65,12 @@ def calibrate(
     if chosen != "dark_white" and (dark is not None or white is not None):
         raise ConfigError(
             f"calibrate.method {chosen} has no use for dark and white frames; set it to dark_white."
+        )
+    if chosen in ("scale", "toa") and nothing_left(scene, settings.to) and not _changes(settings):
+        raise ConfigError(
+            f"{name_of(scene)} holds {settings.to} already, with no scale or offset left to apply, so that there is nothing "
+            "to calibrate; use it as it is. If the file is wrong about itself, say so where it is opened: `quantity`, "
+            "`scale` and `offset` of the scene."
         )
     sun: dict[str, Any] = {
         "solar": settings.solar,
@@ -85,6 +92,11 @@ def calibrate(
     if chosen == "iarr":
         return by_iarr(scene)
     return by_scale(scene, settings.to, settings.scale, settings.offset)
+
+
+def _changes(settings: CalibrateConfig) -> bool:
+    """Return whether the scale or offset given does anything."""
+    return settings.scale not in (None, 1) or settings.offset not in (None, 0)
 
 
 def _chosen(scene: xr.Dataset, settings: CalibrateConfig, dark: Any, white: Any) -> str:

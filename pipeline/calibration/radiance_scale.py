@@ -104,6 +104,12 @@ def is_calibrated(scene: xr.Dataset, to: str) -> bool:
     return scene.attrs.get("quantity", "other") == to and (floats or tells_scale(scene))
 
 
+def nothing_left(scene: xr.Dataset, to: str) -> bool:
+    """Return whether a scene's stored numbers are `to` themselves, with no scale or offset still to be applied."""
+    scale, offset = scale_offset(scene)
+    return scene.attrs.get("quantity", "other") == to and bool((scale == 1).all() and (offset == 0).all())
+
+
 def _other_ways(quantity: str, to: str) -> str:
     """Say which method does what a scale cannot."""
     if quantity == "radiance" and to == "surface_reflectance":

@@ -19,7 +19,7 @@ from ..config import parse
 from ..errors import BandstreamWarning, ConfigError
 from .add import plain_name
 from .entries import CatalogEntry
-from .to_stac import MULTIHASH_SHA256, OWN_FIELDS, OWN_KEY
+from .to_stac import LABEL_FIELDS, MULTIHASH_SHA256, OWN_FIELDS, OWN_KEY
 
 MAX_JSON_BYTES = 5_000_000
 # what an item may say of how its file is read: nothing that names another file
@@ -104,7 +104,7 @@ def from_stac(document: Mapping[str, Any], path: Path, *, allow_outside: bool = 
             files.append(_file(place, url, value))
     own = properties.get(OWN_KEY)
     own = cast("dict[str, Any]", own) if isinstance(own, dict) else {}
-    for name in ("unlabelled", "variable"):
+    for name in LABEL_FIELDS:
         given = own.get(f"labels_{name}")
         if given is not None and "labels" in scene:
             scene["labels"][name] = given

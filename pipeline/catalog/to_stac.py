@@ -27,6 +27,8 @@ EO, PROJ, FILE = (
 )
 OWN_KEY = "bandstream:entry"  #: property with what STAC has no field for
 OWN_FIELDS = ("license", "sensor", "citation", "dtype", "class_names", "class_counts")
+#: what a reader of labels is told; a raster of groups is a file, which an item may not name in passing
+LABEL_FIELDS = ("unlabelled", "variable", "layer", "attribute", "group", "crs", "classes")
 MULTIHASH_SHA256 = "1220"  #: code of SHA-256 and its length, 32 bytes
 _MEDIA = {
     ".tif": "image/tiff; application=geotiff",
@@ -141,7 +143,7 @@ def _own_fields(entry: CatalogEntry) -> dict[str, Any]:
     scene.pop("path")
     found["reading"] = scene or None
     if isinstance(labels, dict):
-        found |= {f"labels_{name}": labels.get(name) for name in ("unlabelled", "variable")}
+        found |= {f"labels_{name}": labels.get(name) for name in LABEL_FIELDS}
     return {key: value for key, value in found.items() if value is not None}
 
 

@@ -5,10 +5,12 @@ Nothing heavy is imported before a command needs it, so that `bandstream --help`
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import sys
 import warnings
+from dataclasses import asdict
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,12 +23,13 @@ from .catalog import catalog_app
 from .convert import convert as scene_convert
 from .options import Read, read_options
 from .quicklook import quicklook
+from .stores import store_diff, store_gc
 
 EXIT_CODES = """
-Exit codes: 0 done; 1 the system refused; 2 wrong usage; 10 configuration; 20 scene, 21 file not found, 22 format, 23 truncated file,
-24 labels; 30 empty split, 31 all pixels masked; 40 store, 41 store not found, 42 store unfinished, 43 store damaged,
-44 store busy, 45 store does not fit; 50 memory budget; 60 training, 61 other run in the folder, 62 checkpoint,
-63 diverged; 130 interrupted.
+Exit codes: 0 done; 1 the system refused; 2 wrong usage; 10 configuration; 20 scene, 21 file not found, 22 format, 23 truncated
+file, 24 labels; 30 empty split, 31 all pixels masked; 40 store, 41 store not found, 42 store unfinished, 43 store damaged,
+44 store busy, 45 store does not fit, 46 store cannot be written, 47 object store; 50 memory budget, 51 workers or scheduler;
+60 training, 61 other run in the folder, 62 checkpoint, 63 diverged; 130 interrupted.
 """
 app = typer.Typer(
     help="From raw hyperspectral scenes to trained 3D networks, out of core and within a memory budget.",
@@ -67,10 +70,27 @@ def _main(
 def run(
     workflow: Annotated[Path, typer.Argument(help="Workflow YAML.")],
     overrides: Overrides = None,
-    memory: Annotated[str, typer.Option(help="Most memory that the process may take.")] = "1GiB",
+    memory: Annotated[
+        str | None, typer.Option(help="Most memory that all processes here may take; 1GiB if not given.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Work in so many processes instead of threads.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Work on a running Dask cluster: tcp://host:port.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Predict tiles and memory; read no pixel.")
     ] = False,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Wait at most so long while another process builds the same store; 0 refuses at once.  [default: as "
+            "long as it takes]",
+        ),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -79,7 +99,14 @@ def run(
     from ..engine import parse_bytes
 
     result = run_build(
-        workflow, overrides or [], memory_bytes=parse_bytes(memory), quiet=quiet or as_json, dry_run=dry_run
+        workflow,
+        overrides or [],
+        memory_bytes=None if memory is None else parse_bytes(memory),
+        quiet=quiet or as_json,
+        dry_run=dry_run,
+        wait_seconds=wait,
+        workers=workers,
+        scheduler=scheduler,
     )
     if as_json:
         _print_json(
@@ -91,6 +118,7 @@ def run(
                 "predicted_peak_bytes": result.predicted_peak_bytes,
                 "seconds": round(result.seconds, 3),
                 "notes": result.notes,
+                "skipped": [asdict(scene) for scene in result.skipped],
             }
         )
         return
@@ -148,7 +176,12 @@ def simulate(
 
 @scene_app.command("info")
 def scene_info(
-    path: Annotated[Path, typer.Argument(help="Scene: file, product folder, or folder of tiles.")],
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="Scene: file, product folder, folder of tiles, or s3://... of a GeoTIFF or Zarr."
+        ),
+    ],
     read: Read = None,
     as_json: Json = False,
 ) -> None:
@@ -156,8 +189,9 @@ def scene_info(
     from ..progress import runs_of
     from ..readers import open_scene
     from ..scene import summary
+    from ..storage import locate
 
-    found = summary(open_scene(path, **read_options(read)))
+    found = summary(open_scene(locate(path), **read_options(read)))
     if as_json:
         _print_json(found)
         return
@@ -184,12 +218,19 @@ scene_app.command("convert")(scene_convert)
 
 @store_app.command("list")
 def store_list(
-    root: Annotated[Path, typer.Argument(help="Folder of the stores.")] = Path("stores"),
+    root: Annotated[Path, typer.Argument(help="Folder of the stores, or s3://...")] = Path("stores"),
     as_json: Json = False,
 ) -> None:
     """List the stores in a folder, unfinished ones too."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ..storage import locate, sizes_below
     from ..store import list_stores
 
+    root = locate(root)
+    found = list_stores(root)
+    with ThreadPoolExecutor(16) as pool:
+        sizes = list(pool.map(lambda item: sum(sizes_below(item[0]).values()), found))
     rows: list[dict[str, Any]] = [
         {
             "store": str(path),
@@ -198,9 +239,9 @@ def store_list(
             "bands": store.bands if store else None,
             "tile_size": store.tile_size if store else None,
             "halo": store.halo if store else None,
-            "bytes": sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+            "bytes": size,
         }
-        for path, store in list_stores(root)
+        for (path, store), size in zip(found, sizes, strict=True)
     ]
     if as_json:
         _print_json(rows)
@@ -232,11 +273,16 @@ def store_verify(path: Annotated[Path, typer.Argument(help="Store.")], as_json: 
     """Read every file of a store and compare it with the manifest."""
     from ..store import PatchStore
 
-    count = PatchStore.open(path).verify()
+    store = PatchStore.open(path)
+    path, count = store.path, store.verify()
     if as_json:
         _print_json({"store": str(path), "files": count, "ok": True})
     else:
         print(f"{path}: {count} files are as they were written")
+
+
+store_app.command("gc")(store_gc)
+store_app.command("diff")(store_diff)
 
 
 def _print_json(value: Any) -> None:
@@ -259,6 +305,10 @@ def _interrupt(*_: Any) -> None:
 
 def main() -> None:
     """Run the command line; every error made on purpose ends as one paragraph and its own exit code."""
+    # thousands of small objects come with the libraries; looking through them again and again takes a second in all
+    gc.set_threshold(100_000)
+    # rasterio imports boto3 where it is installed, for buckets that are read in another way here (see `s3.py`)
+    sys.modules.setdefault("boto3", None)  # pyright: ignore[reportArgumentType] - None is how an import is blocked
     for point in entry_points(group="bandstream.commands"):
         point.load()(app)
     warnings.showwarning = _show_warning
@@ -278,3 +328,5 @@ def main() -> None:
     except OSError as error:
         print(f"bandstream: the system refused: {error}", file=sys.stderr)
         sys.exit(1)
+    finally:
+        gc.freeze()  # what is left goes with the process

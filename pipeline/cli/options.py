@@ -9,7 +9,7 @@ import typer
 
 READ_KEYS = (
     *("reader", "data_file", "header_offset", "wavelength_unit", "nodata", "scale", "offset", "quantity"),
-    *("units", "variable", "detector", "axes", "shape_yx"),
+    *("units", "variable", "detector", "axes", "shape_yx", "height_m"),
 )
 """The keys of `ReaderOptions`, spelled out so that `--help` does not load pydantic."""
 

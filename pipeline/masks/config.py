@@ -11,6 +11,7 @@ import pydantic
 
 from ..config import StrictModel, find_data
 from ..errors import ConfigError
+from ..sidecars import vector_files
 
 Range = tuple[pydantic.FiniteFloat | None, pydantic.FiniteFloat | None]
 Codes = Annotated[list[int], pydantic.Field(min_length=1)] | Literal["nonzero"]
@@ -66,10 +67,6 @@ class MaskConfig(StrictModel):
         return self
 
 
-#: What follows a shapefile's main file; without .shx and .prj it cannot be read or placed.
-_SIDECARS = (".shx", ".dbf", ".prj", ".cpg")
-
-
 def polygon_files(config: MaskConfig, places: Sequence[Path], stem: str = "") -> list[Path]:
     """Return the vector files of a mask stage, in the workflow's order.
 
@@ -100,10 +97,4 @@ def polygon_files(config: MaskConfig, places: Sequence[Path], stem: str = "") ->
 
 def stage_files(config: MaskConfig, places: Sequence[Path], stem: str = "") -> list[Path]:
     """Return every file whose content decides the mask: `polygon_files`, and what belongs to a shapefile."""
-    found: list[Path] = []
-    for path in polygon_files(config, places, stem):
-        found.append(path)
-        if path.suffix.lower() == ".shp":
-            beside = {p.suffix.lower(): p for p in path.parent.glob(glob.escape(path.stem) + ".*")}
-            found += [beside[suffix] for suffix in _SIDECARS if suffix in beside]
-    return found
+    return [file for path in polygon_files(config, places, stem) for file in vector_files(path)]

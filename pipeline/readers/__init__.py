@@ -5,6 +5,7 @@ A reader is chosen by what a file or folder holds, not by its name; `registry` l
 
 from __future__ import annotations
 
+import glob
 import os
 import warnings
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ from typing import Any
 import xarray as xr
 
 from ..errors import BandstreamWarning, FormatError
+from ..storage import is_remote
 from . import envi, geotiff, mosaic
+from .anywhere import first_bytes
 from .options import Notes, Number, Options
 from .paths import PathLike, common_name, expand, is_virtual, must_exist, one_per_scene, tiles_of
 from .registry import READERS, candidates, head_of, named
@@ -57,6 +60,7 @@ def open_scene(
     detector: str | None = None,
     axes: str | None = None,
     shape_yx: tuple[int, int] | None = None,
+    height_m: float | None = None,
 ) -> xr.Dataset:
     """Open a file, a product folder, or several GeoTIFF tiles of one grid, as one lazy scene.
 
@@ -87,6 +91,9 @@ def open_scene(
         What the stored axes are, slowest first, such as `yxb` or `byx`, where a file does not tell.
     shape_yx
         Rows and columns of a cube that is stored as a table of pixels.
+    height_m
+        Height of the ground above the ellipsoid, at which the pixels of EnMAP and DESIS L1B are located; by default
+        the mean that the metadata give, or the middle of their rational polynomials.
 
     Returns
     -------
@@ -121,6 +128,7 @@ def open_scene(
         detector=detector,
         axes=axes,
         shape_yx=shape_yx,
+        height_m=height_m,
     )
     return _with_warnings(path, reader, options, stacklevel=3)
 
@@ -171,6 +179,9 @@ def _open(
     """Open what `path` stands for."""
     if isinstance(path, (str, os.PathLike)):
         name = os.fspath(path)
+        if is_remote(name) and not glob.has_magic(name):
+            must_exist(name)
+            return _open_one(name, reader, options, notes)
         if is_virtual(name) and not os.path.exists(name):
             return _open_virtual(name, options, notes)
         if os.path.isdir(name):
@@ -199,6 +210,8 @@ def _open_one(path: str, name: str | None, options: Options, notes: Notes) -> xr
         if chosen is None:
             msg = f"reader = {name!r} is unknown; allowed: {', '.join(r.name for r in READERS)}"
             raise FormatError(msg)
+        if is_remote(path) and not chosen.remote:
+            raise FormatError(_only_local(path, f"reader = {name!r}"))
     elif options.allow_vrt and head.lstrip().startswith(b"<VRTDataset"):
         chosen, why = geotiff.READER, "a VRT, which the user allowed"
     else:
@@ -206,7 +219,7 @@ def _open_one(path: str, name: str | None, options: Options, notes: Notes) -> xr
     if chosen is None and path.lower().endswith(".hdr"):
         chosen, why = envi.READER, "named .hdr"  # says what kind of header it is in place of ENVI's
     if chosen is None:
-        raise FormatError(_unknown(path, head))
+        raise FormatError(_only_local(path, "its format") if is_remote(path) else _unknown(path, head))
     scene = chosen.open(path, options, notes, why)
     if chosen.proved != "real files":
         scene.attrs["experimental"] = True
@@ -228,13 +241,12 @@ def _open_many(
         return _open_one(paths[0], reader, options, notes)
     for path in paths:
         must_exist(path)
-        with open(path, "rb") as file:
-            if not (geotiff.is_tiff(file.read(8)) and reader in (None, "geotiff")):
-                msg = (
-                    f"{path} is no GeoTIFF; only GeoTIFF tiles are joined into one scene. Give one file, or open "
-                    f"the {len(paths)} files one by one (open_scenes)"
-                )
-                raise FormatError(msg)
+        if not (geotiff.is_tiff(first_bytes(path, 8)) and reader in (None, "geotiff")):
+            msg = (
+                f"{path} is no GeoTIFF; only GeoTIFF tiles are joined into one scene. Give one file, or open "
+                f"the {len(paths)} files one by one (open_scenes)"
+            )
+            raise FormatError(msg)
     why = f"{len(paths)} TIFF files were given as tiles"
     return mosaic.open_mosaic(paths, options, notes, why, source=source, scene_id=scene_id)
 
@@ -248,6 +260,12 @@ def _open_virtual(name: str, options: Options, notes: Notes) -> xr.Dataset:
         )
         raise FormatError(msg)
     return geotiff.open_geotiff(name, options, notes, "a virtual path, which the user allowed")
+
+
+def _only_local(path: str, what: str) -> str:
+    """Say that a format is not read from a bucket."""
+    far = ", ".join(f"{r.title} ({r.name})" for r in READERS if r.remote)
+    return f"{path}: {what} is not read from s3://; allowed there: {far}. Copy the scene to a local disc"
 
 
 def _unknown(path: str, head: bytes) -> str:

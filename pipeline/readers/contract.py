@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -25,6 +24,7 @@ from rasterio.errors import CRSError
 
 from ..errors import FormatError
 from ..scene import PER_BAND, make_scene
+from .anywhere import files_below, is_file
 from .options import Notes, Options
 
 CONVENTIONS = "CF-1.11"
@@ -246,9 +246,7 @@ def place_of(entry: Entry | None, where: str, notes: Notes) -> tuple[CRS | None,
 
 def files_of(path: str) -> list[str]:
     """Return the file, or all files of a folder, sorted."""
-    if os.path.isfile(path):
-        return [path]
-    return sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return [path] if is_file(path) else files_below(path)
 
 
 def is_small(entry: Entry) -> bool:

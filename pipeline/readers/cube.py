@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SceneNotFoundError, TruncatedFileError
+from ..storage import is_remote, locate
 from .buffers import lend
 from .indexing import Axis, as_run, indices, is_whole, length, split_key, squeeze
 
@@ -164,7 +165,9 @@ def lazy_cube(
 
 
 def file_stamp(path: str) -> tuple[int, int]:
-    """Return size and time of change of a file; zeros for paths that only GDAL understands."""
+    """Return size and time of change of a file (of an object a number that its ETag gives); zeros for paths of GDAL's."""
+    if is_remote(path):
+        return _object_stamp(path)
     if path.startswith("/vsi") or "://" in path:
         return 0, 0
     try:
@@ -173,6 +176,17 @@ def file_stamp(path: str) -> tuple[int, int]:
         msg = f"{path} has gone since the scene was opened"
         raise SceneNotFoundError(msg) from error
     return stat.st_size, stat.st_mtime_ns
+
+
+def _object_stamp(url: str) -> tuple[int, int]:
+    path = locate(url)
+    try:
+        # of the folder of a Zarr array its metadata stand for it
+        stat = cast("Any", (path if path.is_file() else path / "zarr.json").stat())
+    except FileNotFoundError as error:
+        msg = f"{url} has gone since the scene was opened"
+        raise SceneNotFoundError(msg) from error
+    return stat.st_size, int(hashlib.sha256(stat.etag.encode()).hexdigest()[:15], 16)
 
 
 def even_chunks(length: int, size: int) -> tuple[int, ...]:

@@ -5,7 +5,10 @@ Traps
   W m-2 sr-1 um-1. L2A: 1e-4.
 - `<band>` stands under two parents of the XML; only those of `bandCharacterisation` are spectral.
 - -32768 is no data.
-- L1B is in sensor geometry: what the TIFF may say about its place is no georeference.
+- L1B is in sensor geometry: the grid that the TIFF may have is no georeference. Latitude and longitude come from
+  rational polynomials (RPC) where the TIFF has them as tags, else, roughly, from the four points of the XML: they begin
+  with the most starboard pixel of the first scanline and go round counter-clockwise, which is taken for upper left, lower
+  left, lower right, upper right. Neither was proved on a real file.
 - Of the quality layers, `-QL_QUALITY-2.tif` (L2A) has one band per flag, and two retrievals at the end, in bytes
   (optical depth x 100, water vapour x 42). `-QL_QUALITY.tif` has one band per spectral band and is not read.
 - The ENVI header that comes along is not needed and not read.
@@ -38,6 +41,7 @@ from .product_files import (
     same_bands,
 )
 from .reader import Reader
+from .rpc import located, points_of, rpc_of_raster
 from .xml_metadata import number_of, read_xml, text_of
 
 ROOT = "hsi_doc"
@@ -45,6 +49,14 @@ PER_MW_CM2 = 10.0
 """W m-2 sr-1 um-1 per mW cm-2 sr-1 um-1."""
 
 _ELEMENTS = BandElements("wavelengthCenterOfBand", "wavelengthWidthOfBand", "gainOfBand", "offsetOfBand")
+
+_POINTS = {
+    "point_1": "upper_left",
+    "point_2": "lower_left",
+    "point_3": "lower_right",
+    "point_4": "upper_right",
+}
+"""Corner pixels by the frames of the XML."""
 
 NODATA = -32768.0
 _LEVELS = ("L1B", "L1C", "L2A")
@@ -100,6 +112,7 @@ def open_desis(path: str, options: Options, notes: Notes, why: str) -> xr.Datase
         crs=facts.crs if placed else None,
         transform=facts.transform if placed else None,
         quality=quality,
+        **({} if placed else _place(root, product.metadata, image, data, options, notes)),
         acquired=text_of(root, "base/temporalCoverage/startTime"),
         sun_zenith_deg=number_of(root, "specific/sunZenithAngle", product.metadata),
         sun_azimuth_deg=number_of(root, "specific/sunAzimuthAngle", product.metadata),
@@ -114,6 +127,18 @@ def open_desis(path: str, options: Options, notes: Notes, why: str) -> xr.Datase
         reader="desis",
         why=why,
     )
+
+
+def _place(
+    root: Element, metadata: str, image: str, data: da.Array, options: Options, notes: Notes
+) -> dict[str, Any]:
+    """Return latitude and longitude of an L1B image, as arguments of `make_scene`."""
+    points = points_of(root, metadata)
+    corners = {name: points[frame] for frame, name in _POINTS.items() if frame in points}
+    height = options.height_m
+    if height is None:
+        height = number_of(root, "specific/terrain/meanGroundElevation", metadata)
+    return located(data, rpc_of_raster(image), height, corners, metadata, notes)
 
 
 def _level(root: Element, product: ProductFiles) -> str:

@@ -1,8 +1,10 @@
 """EnMAP L1B, L1C and L2A: `*-SPECTRAL_IMAGE*.TIF` with `*-METADATA.XML` beside it (`_COG` files too).
 
 Traps
-- L1B comes as two images, VNIR (91 bands) and SWIR (133), that are not co-registered: they are never stacked, and one
-  must be chosen. The EPSG:4326 grid in these files is a fit to the scene's corners, no georeference; the scene has none.
+- L1B comes as two images, VNIR (91 bands) and SWIR (133), that are not co-registered (20 rows apart): they are never
+  stacked, and one must be chosen. The EPSG:4326 grid in these files is a fit to the scene's corners, no georeference.
+  Latitude and longitude come from the rational polynomials (`product/navigation/RPC`) of the detector's middle band, at
+  `meanGroundElevation`; the corners in the XML are the same for both detectors.
 - The detectors overlap between 902 and 993 nm. In L1C and L2A the bands are sorted by wavelength, so that the detectors
   alternate there: `detector` comes from the lists of channels in the XML (`expectedChannelsList`), never from the
   position. In L1B those lists count the *sorted* bands too, although its bands stand detector by detector: there the
@@ -43,6 +45,7 @@ from .product_files import (
     same_bands,
 )
 from .reader import Reader
+from .rpc import located, points_of, rpc_of_element
 from .xml_metadata import integers_of, number_of, read_xml, required_numbers, text_of
 
 ROOT = "level_X"
@@ -124,6 +127,7 @@ def open_enmap(path: str, options: Options, notes: Notes, why: str) -> xr.Datase
         crs=None if sensor_geometry else facts.crs,
         transform=None if sensor_geometry else facts.transform,
         quality=quality,
+        **(_place(metadata, picked, data, options, notes) if sensor_geometry else {}),
         **_conditions(metadata),
         sensor="EnMAP",
         product=f"EnMAP {metadata.level}",
@@ -230,6 +234,26 @@ def _detectors(metadata: _Metadata, notes: Notes) -> list[str] | None:
         )
         return None
     return ["vnir" if number in vnir else "swir" for number in range(1, count + 1)]
+
+
+def _place(
+    metadata: _Metadata, picked: list[int], data: da.Array, options: Options, notes: Notes
+) -> dict[str, Any]:
+    """Return latitude and longitude of an L1B image, as arguments of `make_scene`."""
+    number = str(picked[len(picked) // 2] + 1)
+    nodes = metadata.root.findall("product/navigation/RPC/bandID")
+    node = next((node for node in nodes if node.get("number", "").strip() == number), None)
+    height = options.height_m
+    if height is None:
+        height = number_of(metadata.root, "specific/meanGroundElevation", metadata.path)
+    return located(
+        data,
+        None if node is None else rpc_of_element(node, metadata.path),
+        height,
+        points_of(metadata.root, metadata.path),
+        metadata.path,
+        notes,
+    )
 
 
 def _conditions(metadata: _Metadata) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Place on earth from an ENVI header: `map info` and `coordinate system string`.
+"""Place on earth from an ENVI header: `map info`, `coordinate system string` and `projection info`.
 
 Traps: the tie point counts pixel *corners* from 1 (1, 1 is the corner of the first pixel, 1.5, 1.5 its centre) and need
 not be the first one; `rotation` turns the grid (AVIRIS); the zone's hemisphere may be a word, or the letter of a
 military grid band (`15, T`); the coordinate system string is in Esri's dialect and wins over the projection named in
-`map info`.
+`map info`, whose parameters `projection info` holds (`envi_projection`).
 """
 
 from __future__ import annotations
@@ -20,39 +20,9 @@ from rasterio.errors import CRSError
 
 from ..errors import FormatError
 from .envi_header import EnviHeader
+from .envi_projection import crs_of_projection, datum_of, is_metres
 from .options import Notes
 from .wavelengths import split_list, to_float
-
-
-@dataclass(frozen=True)
-class _Datum:
-    """EPSG codes of a datum: geographic, and of UTM zone 0 north and south with the zones for which they exist."""
-
-    geographic: int
-    north: int | None = None
-    south: int | None = None
-    first: int = 1
-    last: int = 60
-
-
-_WGS84 = _Datum(4326, 32600, 32700)
-_WGS72 = _Datum(4322, 32200, 32300)
-_NAD83 = _Datum(4269, 26900, None, 1, 23)
-_NAD27 = _Datum(4267, 26700, None, 1, 22)
-_ETRS89 = _Datum(4258, 25800, None, 28, 38)
-_ED50 = _Datum(4230, 23000, None, 28, 38)
-_GDA94 = _Datum(4283, None, 28300, 48, 58)
-
-DATUMS = {
-    **dict.fromkeys(("wgs84", "wgs1984", "dwgs1984", "gcswgs1984"), _WGS84),
-    **dict.fromkeys(("wgs72", "wgs1972"), _WGS72),
-    **dict.fromkeys(("northamerica1983", "nad83", "northamerican1983"), _NAD83),
-    **dict.fromkeys(("northamerica1927", "nad27", "northamerican1927"), _NAD27),
-    **dict.fromkeys(("etrs89", "etrs1989", "detrs1989"), _ETRS89),
-    **dict.fromkeys(("european1950", "european1950mean", "ed50"), _ED50),
-    **dict.fromkeys(("gda94", "geocentricdatumofaustralia1994"), _GDA94),
-}
-"""Datums by their name without blanks and signs. Outside its zones a sum would be the code of something else."""
 
 _LARGEST = 1e100
 """Numbers beyond it are no place on earth, and their products overflow."""
@@ -96,7 +66,8 @@ def georeference(header: EnviHeader, notes: Notes) -> tuple[CRS | None, Affine |
         crs = _from_wkt(wkt, header.path, notes)
         if crs is not None:
             return crs, transform
-    return (None if info is None else _from_projection(info, header.path, notes)), transform
+    projection = header.get("projection info") or ""
+    return (None if info is None else _from_projection(info, projection, header.path, notes)), transform
 
 
 def _parse(text: str, where: str) -> _MapInfo:
@@ -180,18 +151,26 @@ def _identified(wkt: str) -> CRS | None:
         return crs if epsg is None else CRS.from_epsg(epsg)
 
 
-def _from_projection(info: _MapInfo, where: str, notes: Notes) -> CRS | None:
-    """Return the coordinate system that `map info` names, with a warning where it cannot be told."""
+def _from_projection(info: _MapInfo, projection: str, where: str, notes: Notes) -> CRS | None:
+    """Return the coordinate system that `map info` names, or `projection info` tells; a warning where neither does."""
     name = info.projection.casefold()
     if name.startswith("arbitrary"):
         return None
     code: int | None = None
+    other: CRS | None = None
     if name.startswith("utm"):
         code = _utm(info)
     elif name.startswith("geographic"):
-        code = next((DATUMS[key].geographic for key in map(_plain, info.rest) if key in DATUMS), None)
-        if info.units and not info.units.startswith("deg"):
-            code = None
+        if not info.units or info.units.startswith("deg"):
+            named = next((d for d in map(datum_of, info.rest) if d is not None), None)
+            code = None if named is None else named.geographic
+            # a datum that map info names, but nobody knows, is not replaced by another
+            unnamed = not any(entry for entry in info.rest)
+            other = crs_of_projection(projection, "") if named is None and unnamed else None
+    else:
+        other = crs_of_projection(projection, info.units)
+    if other is not None:
+        return other
     if code is None:
         described = ", ".join(
             (info.projection, *info.rest, *([f"units={info.units}"] if info.units else []))
@@ -203,14 +182,14 @@ def _from_projection(info: _MapInfo, where: str, notes: Notes) -> CRS | None:
 
 def _utm(info: _MapInfo) -> int | None:
     """Return the EPSG code of a UTM zone, or None when zone, hemisphere or datum leave a doubt."""
-    if len(info.rest) < 3 or (info.units and not info.units.startswith(("met", "m"))):
+    if len(info.rest) < 3 or not is_metres(info.units):
         return None
     zone_text, hemisphere, name = info.rest[:3]
     try:
         number = abs(to_float(zone_text))
     except ValueError:
         return None
-    datum, north = DATUMS.get(_plain(name)), _is_north(hemisphere)
+    datum, north = datum_of(name), _is_north(hemisphere)
     if datum is None or north is None or not datum.first <= number <= datum.last or number != int(number):
         return None
     base = datum.north if north else datum.south
@@ -227,7 +206,3 @@ def _is_north(text: str) -> bool | None:
     if len(word) == 1 and word in "npqrtuvwx":
         return True
     return None
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.casefold())

@@ -318,4 +318,4 @@ def _recognise(path: str, head: bytes) -> str | None:
     return f"the file begins with the signature of a TIFF ({head[:2].decode()})" if is_tiff(head) else None
 
 
-READER = Reader("geotiff", "GeoTIFF", _recognise, open_geotiff)
+READER = Reader("geotiff", "GeoTIFF", _recognise, open_geotiff, remote=True)

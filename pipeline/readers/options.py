@@ -46,6 +46,8 @@ class Options:
         What the stored axes are, slowest first, such as `yxb` or `byx`, where a file does not tell.
     shape_yx
         Rows and columns of a cube that is stored as a table of pixels.
+    height_m
+        Height of the ground above the ellipsoid at which a cube in sensor geometry is located (EnMAP and DESIS L1B).
     """
 
     nodata: Number | None = None
@@ -61,3 +63,4 @@ class Options:
     detector: str | None = None
     axes: str | None = None
     shape_yx: tuple[int, int] | None = None
+    height_m: float | None = None

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from ..errors import FormatError, SceneNotFoundError
+from ..storage import is_remote, locate, matching
 from . import envi, geotiff
+from .anywhere import first_bytes
 
 PathLike = str | os.PathLike[str]
 
@@ -36,6 +38,8 @@ def expand(pattern: PathLike | Sequence[PathLike]) -> list[str]:
             must_exist(path)
         return paths
     name = os.fspath(pattern)
+    if is_remote(name):
+        return _expand_remote(name)
     if os.path.isfile(name):
         return [name]
     if os.path.isdir(name):
@@ -50,6 +54,15 @@ def expand(pattern: PathLike | Sequence[PathLike]) -> list[str]:
     return [name]
 
 
+def _expand_remote(name: str) -> list[str]:
+    """Return the objects or Zarr folders of an address or a pattern."""
+    found = sorted((str(place) for place in matching(name)), key=_natural)
+    if not found:
+        msg = f"nothing in the bucket matches {name}"
+        raise SceneNotFoundError(msg)
+    return found
+
+
 def one_per_scene(paths: Sequence[str]) -> list[str]:
     """Drop from a header and its data file the data file, and from both what only accompanies a raster."""
     listed = {os.path.abspath(path) for path in paths}
@@ -59,8 +72,7 @@ def one_per_scene(paths: Sequence[str]) -> list[str]:
             continue
         if not path.lower().endswith(".hdr"):
             header = envi.find_header(path) if len(paths) > 1 else None
-            with open(path, "rb") as file:
-                tiff = geotiff.is_tiff(file.read(8))
+            tiff = header is not None and geotiff.is_tiff(first_bytes(path, 8))
             if header is not None and os.path.abspath(header) in listed and not tiff:
                 continue
         elif len(paths) > 1 and _is_sidecar_of_tiff(path, listed):
@@ -100,6 +112,11 @@ def tiles_of(folder: str) -> list[str]:
 
 def must_exist(path: str) -> None:
     """Raise with the names nearby unless the file is there."""
+    if is_remote(path):
+        if not locate(path).exists():
+            msg = f"{path} does not exist"
+            raise SceneNotFoundError(msg)
+        return
     if not os.path.isfile(path):
         msg = f"{path} does not exist{_near(path)}"
         raise SceneNotFoundError(msg)

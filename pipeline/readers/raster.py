@@ -17,9 +17,11 @@ from rasterio.errors import NotGeoreferencedWarning, RasterioIOError
 from rasterio.windows import Window
 
 from ..errors import FormatError, TruncatedFileError
+from ..storage import is_remote
 from .buffers import lend
 from .cube import file_stamp
 from .indexing import hull, indices, length, split_key, squeeze
+from .remote import RemoteRaster
 
 GDAL_CACHE_BYTES = 16 * 2**20
 """GDAL's block cache while we read: chunks end where blocks end, so nothing is worth keeping (its default is 5 % of
@@ -260,6 +262,14 @@ def pooled_raster(
         Whether it is one of hundreds of files of one band each, which are small and read in turn: more of those stay
         open, since opening takes longer than reading.
     """
+    if is_remote(path):
+        with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE_BYTES):
+            try:
+                with _remote(path, driver, placed=placed, again=True) as raster:
+                    yield raster
+            except RasterioIOError as error:
+                raise _damaged(path, error) from error
+        return
     pool = _BAND_POOL if one_of_many else _POOL
     key = (path, *file_stamp(path), driver)
     with rasterio.Env(GDAL_CACHEMAX=GDAL_CACHE_BYTES):
@@ -269,8 +279,7 @@ def pooled_raster(
             yield handle
         except RasterioIOError as error:
             _close(handle)
-            msg = f"{path} cannot be read: {error}; the file is damaged or was cut short"
-            raise FormatError(msg) from error
+            raise _damaged(path, error) from error
         except BaseException:
             _close(handle)
             raise
@@ -287,16 +296,27 @@ if hasattr(os, "register_at_fork"):  # a child must not wait for a thread that i
 def open_quietly(path: str, driver: str | None = None) -> Any:
     """Open a raster without rasterio's warning that it has no georeference, which a scene need not have.
 
-    Filters of warnings belong to all threads: they are changed by one thread at a time.
+    Filters of warnings belong to all threads: they are changed by one thread at a time. Use what is returned in a
+    `with`, which is how one in a bucket must be.
     """
+    return _remote(path, driver, placed=False) if is_remote(path) else _open(path, driver, placed=False)
+
+
+def _remote(path: str, driver: str | None, *, placed: bool, again: bool = False) -> RemoteRaster:
+    return RemoteRaster(path, lambda opener: _open(path, driver, placed=placed, opener=opener), again=again)
+
+
+def _open(path: str, driver: str | None, *, placed: bool, opener: Any = None) -> Any:
+    # filters of warnings belong to all threads, so they are left alone where nothing warns
+    if placed:
+        return rasterio.open(path, driver=driver, opener=opener)
     with _OPENING, warnings.catch_warnings():
         warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        return rasterio.open(path, driver=driver)
+        return rasterio.open(path, driver=driver, opener=opener)
 
 
-def _open(path: str, driver: str | None, *, placed: bool) -> Any:
-    # filters of warnings belong to all threads, so they are left alone where nothing warns
-    return rasterio.open(path, driver=driver) if placed else open_quietly(path, driver)
+def _damaged(path: str, error: RasterioIOError) -> FormatError:
+    return FormatError(f"{path} cannot be read: {error}; the file is damaged or was cut short")
 
 
 def _close(handle: Any) -> None:

@@ -30,6 +30,8 @@ class Reader:
         From path, options, notes and that reason to a scene.
     proved
         One of `PROVED`. A reader that never met a real file calls its scenes experimental.
+    remote
+        Whether it reads from a bucket (`s3://`) too.
     """
 
     name: str
@@ -37,3 +39,4 @@ class Reader:
     recognise: Callable[[str, bytes], str | None]
     open: Callable[[str, Options, Notes, str], xr.Dataset]
     proved: str = "real files"
+    remote: bool = False

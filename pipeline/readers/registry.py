@@ -7,9 +7,9 @@ and its name to `READERS`.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
+from ..storage import is_remote
 from . import (
     ahsi,
     aviris,
@@ -27,6 +27,7 @@ from . import (
     prisma,
     zarr_folder,
 )
+from .anywhere import first_bytes
 from .reader import Reader
 
 if TYPE_CHECKING:
@@ -58,16 +59,15 @@ HEAD_BYTES = 512
 
 def head_of(path: str) -> bytes:
     """Return the first bytes of a file, none of a folder."""
-    if os.path.isdir(path):
-        return b""
-    with open(path, "rb") as file:
-        return file.read(HEAD_BYTES)
+    return first_bytes(path, HEAD_BYTES)
 
 
 def candidates(path: str) -> Iterator[tuple[Reader, str]]:
     """Yield the readers that know `path`, each with its reason."""
     head = head_of(path)
     for reader in READERS:
+        if is_remote(path) and not reader.remote:
+            continue
         why = reader.recognise(path, head)
         if why is not None:
             yield reader, why

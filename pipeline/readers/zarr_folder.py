@@ -22,6 +22,8 @@ from numcodecs.blosc import decompress
 from numpy.typing import NDArray
 
 from ..errors import FormatError, TruncatedFileError
+from ..storage import is_remote
+from .anywhere import content, files_below, folders_in, is_file
 from .contract import MARKER, Container, Entry, files_of, is_small, scene_of
 from .cube import even_chunks, rows_per_chunk
 from .hdf import lazy_h5
@@ -138,14 +140,13 @@ def read_chunk(
     name = os.path.join(path, "c", *map(str, number))
     size = math.prod(shape) * np.dtype(dtype).itemsize
     try:
-        if os.path.getsize(name) > size + 4096 + size // 16:
-            msg = f"{name} is larger than a chunk of {size} bytes can be; it is damaged"
-            raise FormatError(msg)
-        with open(name, "rb") as file:
-            raw = file.read()
+        raw = content(name, size + 4096 + size // 16)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         msg = f"{name} is missing, a chunk of the scene; copy the folder again"
         raise TruncatedFileError(msg) from error
+    if raw is None:
+        msg = f"{name} is larger than a chunk of {size} bytes can be; it is damaged"
+        raise FormatError(msg)
     if packed:
         # the header of Blosc states the size that unpacking allocates
         if (
@@ -179,10 +180,9 @@ class ZarrFolder:
         self.arrays: dict[str, ZarrArray] = {}
         self.entries: Mapping[str, Entry] = {}
         found: dict[str, Entry] = {}
-        names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False))
-        for name in names[:_MOST_ARRAYS]:
+        for name in folders_in(path)[:_MOST_ARRAYS]:
             folder = os.path.join(path, name)
-            if os.path.isfile(os.path.join(folder, "zarr.json")):
+            if is_file(os.path.join(folder, "zarr.json")):
                 meta = _metadata(folder)
                 if meta.get("node_type") == "array":
                     found[name], self.arrays[name] = _array(folder, name, meta)
@@ -233,7 +233,7 @@ def _with_axes(array: ZarrArray, axes: str) -> ZarrArray:
 def _must_be_whole(array: ZarrArray) -> None:
     """Refuse an array with fewer files than chunks, before anything is planned for as many as it claims."""
     claimed = math.prod(-(-n // c) for n, c in zip(array.stored_shape, array.chunk, strict=True))
-    found = sum(len(names) for _, _, names in os.walk(os.path.join(array.path, "c")))
+    found = len(files_below(os.path.join(array.path, "c")))
     if found < claimed:
         msg = f"{array.path} holds {found} of its {claimed} chunks; copy the folder again"
         raise TruncatedFileError(msg)
@@ -243,11 +243,11 @@ def _metadata(folder: str) -> dict[str, Any]:
     """Read the `zarr.json` of a folder."""
     name = os.path.join(folder, "zarr.json")
     try:
-        if os.path.getsize(name) > _MOST_JSON:
+        raw = content(name, _MOST_JSON)
+        if raw is None:
             msg = f"{name} is larger than {_MOST_JSON} bytes; the folder is damaged"
             raise FormatError(msg)
-        with open(name, "rb") as file:
-            found: Any = json.loads(file.read(_MOST_JSON))
+        found: Any = json.loads(raw)
     except (OSError, ValueError, RecursionError) as error:
         msg = f"{name} cannot be read ({type(error).__name__}); the folder is damaged"
         raise FormatError(msg) from error
@@ -324,7 +324,7 @@ def open_zarr(path: str, options: Options, notes: Notes, why: str) -> xr.Dataset
     FormatError
         If it is no scene, of format 2, or packed in another way than `writers` does.
     """
-    if not os.path.isfile(os.path.join(path, "zarr.json")):
+    if not is_file(os.path.join(path, "zarr.json")):
         msg = f"{path} is a Zarr folder of format 2; only format 3 is read: write it again with zarr_format=3"
         raise FormatError(msg)
     top = _metadata(path)
@@ -333,7 +333,7 @@ def open_zarr(path: str, options: Options, notes: Notes, why: str) -> xr.Dataset
         if "bandstream" in attrs:
             msg = f"{path} is a patch store, not a scene; `bandstream store info` describes it"
             raise FormatError(msg)
-        names = ", ".join(sorted(entry.name for entry in os.scandir(path) if entry.is_dir())[:10])
+        names = ", ".join(folders_in(path)[:10])
         msg = (
             f"{path} is no scene that Bandstream wrote (it holds {names or 'nothing'}); open it with xarray and write it "
             "with write_scene"
@@ -345,11 +345,11 @@ def open_zarr(path: str, options: Options, notes: Notes, why: str) -> xr.Dataset
 
 
 def _recognise(path: str, head: bytes) -> str | None:
-    if head or not os.path.isdir(path):
+    if head or not (is_remote(path) or os.path.isdir(path)):
         return None
-    if os.path.isfile(os.path.join(path, "zarr.json")):
+    if is_file(os.path.join(path, "zarr.json")):
         return "the folder holds a zarr.json"
-    return "the folder holds a .zgroup" if os.path.isfile(os.path.join(path, ".zgroup")) else None
+    return "the folder holds a .zgroup" if is_file(os.path.join(path, ".zgroup")) else None
 
 
-READER = Reader("zarr", "Zarr", _recognise, open_zarr, proved="real files")
+READER = Reader("zarr", "Zarr", _recognise, open_zarr, proved="real files", remote=True)

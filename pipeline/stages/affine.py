@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..readers.buffers import lend
+
 F8 = NDArray[np.float64]
 
 
@@ -43,15 +45,33 @@ class Affine:
         shift = moved * self.gain if self.gain.ndim == 1 else moved @ self.gain
         return Affine(centre, self.gain, self.bias + shift)
 
+    def picked(self) -> tuple[NDArray[np.intp], Affine]:
+        """Return which inputs the map looks at, and the same map of these alone.
+
+        A matrix that only picks and scales becomes a vector gain, since a product with zeros costs as much as any.
+        """
+        everything = np.arange(len(self.centre))
+        if self.gain.ndim == 1:
+            return everything, self
+        used = self.gain != 0
+        if (used.sum(axis=0) == 1).all() and (used.sum(axis=1) <= 1).all():
+            chosen = used.argmax(axis=0)
+            return chosen, Affine(self.centre[chosen], self.gain[chosen, np.arange(len(chosen))], self.bias)
+        # of a scene without any variation, scaled by itself, nothing is looked at; something has to be read
+        chosen = np.flatnonzero(used.any(axis=1)) if used.any() else everything
+        return chosen, Affine(self.centre[chosen], self.gain[chosen], self.bias)
+
     def apply(self, values_bp: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Map (bands, pixels) values, any real dtype, to (outputs, pixels) float32, C-contiguous."""
+        """Map (bands, ...pixels) values, any real dtype and strides, to (outputs, pixels) float32, C-contiguous."""
         # 32-bit integers and doubles lose digits in float32 unless the centre is taken off first
         exact = values_bp.dtype.itemsize <= 2 or values_bp.dtype == np.float32
         work = np.float32 if exact else np.float64
         # what rounding the centre takes away goes to the bias
         rounded = self.around(self.centre.astype(work).astype(np.float64))
-        centred = np.subtract(values_bp, rounded.centre[:, None].astype(work), dtype=work, order="C")
-        centred = centred.astype(np.float32, copy=False)
+        centred = lend(values_bp.shape, work)
+        centre = rounded.centre.astype(work).reshape(-1, *[1] * (values_bp.ndim - 1))
+        np.subtract(values_bp, centre, out=centred, dtype=work)
+        centred = centred.reshape(len(values_bp), -1).astype(np.float32, copy=False)
         bias = rounded.bias.astype(np.float32)[:, None]
         if self.gain.ndim == 1:
             centred *= self.gain.astype(np.float32)[:, None]

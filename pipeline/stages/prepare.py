@@ -1,4 +1,4 @@
-"""What is done to a scene as a whole before its pixels are counted and cut: masking, calibrating, resampling bands.
+"""What is done to a scene as a whole before its pixels are counted and cut: masking, calibrating, resampling.
 
 Both passes of a build, `transform` and so `predict` see a scene only after this, so that a new scene goes the way of
 those that a store was made from. Everything stays lazy, but for calibrations that are fitted on the scene itself.
@@ -21,11 +21,12 @@ from ..calibration import (
     stage_files,
     with_files,
 )
-from ..calibration.radiance_scale import is_calibrated
+from ..calibration.radiance_scale import is_calibrated, nothing_left
 from ..config import find_data
 from ..errors import ConfigError
 from ..masks import MaskConfig, mask_scene
 from ..masks import stage_files as mask_files
+from ..resampling import ResampleConfig, is_resampled, resample
 from ..scene import scale_offset
 from ..statistics import F8
 
@@ -48,6 +49,7 @@ class Preparation:
     left_out: tuple[
         str, ...
     ] = ()  #: settings of `calibrate` that a store does not keep, since they name files
+    resample: ResampleConfig | None = None
 
     @classmethod
     def found(
@@ -56,11 +58,12 @@ class Preparation:
         resample_bands: ResampleBandsConfig | None,
         mask: MaskConfig | None,
         places: Sequence[Path],
+        resample: ResampleConfig | None = None,
     ) -> Preparation:
         """Return the settings with the files that they name found in `places`."""
         if calibrate is not None:
             calibrate = with_files(calibrate, lambda name: str(find_data(name, places)))
-        return cls(calibrate, resample_bands, mask, tuple(places))
+        return cls(calibrate, resample_bands, mask, tuple(places), resample=resample)
 
     def files(self, stem: str) -> list[Path]:
         """Return the files beside the scene of that name that decide the result."""
@@ -71,6 +74,13 @@ class Preparation:
         """Return scale and offset (band,) for the arithmetic that follows: those of a calibrated scene, else 1 and 0."""
         bands = scene.sizes["band"]
         return scale_offset(scene) if self.calibrate else (np.ones(bands), np.zeros(bands))
+
+    def on_pixels(self, scene: xr.Dataset) -> xr.Dataset:
+        """Return the scene on the pixels that it has when it is prepared, its numbers otherwise as they are."""
+        # a store's scenes may come as its build left them
+        if self.resample is None or (self.of_store and is_resampled(scene, self.resample)):
+            return scene
+        return resample(scene, **self.resample.model_dump(exclude_none=True))
 
     def stored(self) -> dict[str, Any]:
         """Return what a store keeps of it: no paths, and no polygons, which lie in one scene only."""
@@ -87,6 +97,7 @@ class Preparation:
             "left_out": left_out,
             "resample_bands": self.resample_bands.model_dump(mode="json") if self.resample_bands else None,
             "mask": self.mask.model_dump(mode="json", exclude={"polygons"}) if self.mask else None,
+            "resample": self.resample.model_dump(mode="json") if self.resample else None,
         }
 
     @classmethod
@@ -100,11 +111,15 @@ class Preparation:
             MaskConfig.model_validate(mask) if mask else None,
             of_store=True,
             left_out=tuple(stored["left_out"]),
+            # stores of before the stage have no such key
+            resample=ResampleConfig.model_validate(stored["resample"]) if stored.get("resample") else None,
         )
 
 
 def prepare_scene(scene: xr.Dataset, settings: Preparation, stem: str = "") -> xr.Dataset:
-    """Return the scene masked, calibrated, and in the bands asked for.
+    """Return the scene masked, calibrated, and in the bands and pixels asked for.
+
+    Pixels are made larger last, so that masks rule out old pixels, which then take no part in any mean.
 
     Parameters
     ----------
@@ -124,7 +139,7 @@ def prepare_scene(scene: xr.Dataset, settings: Preparation, stem: str = "") -> x
     if mask:
         # before anything is computed: nodata and saturation are stored numbers
         scene = mask_scene(scene, mask, settings.places, stem=stem, part="stored")
-    if config and not (_done(scene, config) and settings.of_store):
+    if config and not _left_alone(scene, config, of_store=settings.of_store):
         if settings.of_store:
             _require_repeatable(scene, config, settings.left_out)
         options = config.model_dump(exclude={"to", "method"}, exclude_none=True)
@@ -134,14 +149,22 @@ def prepare_scene(scene: xr.Dataset, settings: Preparation, stem: str = "") -> x
         scene = resample_bands(scene, **bands)
     if mask:
         scene = mask_scene(scene, mask, settings.places, stem=stem, part="physical")
-    return scene
+    return settings.on_pixels(scene)
 
 
-def _done(scene: xr.Dataset, config: CalibrateConfig) -> bool:
-    """Return whether a scene was calibrated before, so that the method, or the store's own scale, would act twice."""
+def _left_alone(scene: xr.Dataset, config: CalibrateConfig, *, of_store: bool) -> bool:
+    """Return whether a scene is calibrated already, so that the stage has nothing to do, or would act twice.
+
+    A workflow may list scenes that are calibrated beside others that are not, and a store may be used on either; in
+    Python, and on the command line, calibrating what is calibrated is refused. A scale or offset that a workflow gives
+    beside what a calibrated scene tells itself is refused there too, and ignored for a store's scenes, where nobody
+    who uses the store has asked for it.
+    """
     if config.method in _APPLIED_ONCE:
         return scene.attrs.get("quantity") == config.to
-    return (config.scale is not None or config.offset is not None) and is_calibrated(scene, config.to)
+    if config.scale is not None or config.offset is not None:
+        return of_store and is_calibrated(scene, config.to)
+    return nothing_left(scene, config.to)
 
 
 def _require_repeatable(scene: xr.Dataset, config: CalibrateConfig, left_out: Sequence[str]) -> None:

@@ -488,7 +488,7 @@ def test_scenes_that_overlap_on_the_ground_are_told(flow: Flow, tmp_path: Path) 
     for n in range(2):
         make_envi(tmp_path / "raw", (20, 24), seed=n, stem=f"part{n}")
     with pytest.warns(BandstreamWarning, match="overlap by about 480 pixels"):
-        build(_with(flow, scenes=[{"path": str(tmp_path / "raw" / "part*.hdr")}], split={"by": "none"}))
+        build(_with(flow, scenes=[{"path": str(tmp_path / "raw" / "part*.hdr")}]))
 
 
 def test_a_world_file_that_changes_makes_another_store(flow: Flow, made: MadeScene) -> None:
@@ -667,3 +667,13 @@ def test_a_catalog_entry_reaches_no_file_outside_its_folder(
     (folder / "own.yaml").write_text(dump_yaml(entry))
     with pytest.raises(ConfigError, match="outside the entry's folder"):
         run_build(asked, quiet=True, dry_run=True)
+
+
+def test_provenance_does_not_keep_what_another_program_was_started_with(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["mine.py", "--password", "a-secret"])
+    store = build(flow)
+    told = store.path.with_name(f"{store.path.stem}.provenance.json").read_text()
+    assert "mine.py" in told
+    assert "a-secret" not in told

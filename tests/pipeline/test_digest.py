@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -68,3 +69,30 @@ def test_damaged_caches_count_as_empty(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"1")
     assert DigestCache(path).digest([tmp_path / "a"])
     assert ReuseIndex(path).find("key") is None
+
+
+def test_a_foreign_entry_of_the_index_is_none(tmp_path: Path) -> None:
+    file, kept = tmp_path / "a", tmp_path / "reuse.json"
+    file.write_bytes(b"1")
+    stamps = {str(file): file_stamp(file)}
+    for entry in (
+        {"stamps": stamps},
+        {"stamps": stamps, "store": 3, "fingerprint": "f"},
+        {"stamps": stamps, "store": "s"},
+    ):
+        kept.write_text(json.dumps({"key": entry}))
+        assert ReuseIndex(kept).find("key") is None
+    kept.write_text("[" * 100_000)
+    assert ReuseIndex(kept).find("key") is None
+
+
+def test_a_digest_that_changed_by_itself_is_not_believed(tmp_path: Path) -> None:
+    path, kept = tmp_path / "a", tmp_path / "cache.json"
+    path.write_bytes(b"one")
+    cache = DigestCache(kept)
+    first = cache.digest([path])
+    cache.save()
+    entries = json.loads(kept.read_text())
+    entries[str(path)][-1] = "f" * 64
+    kept.write_text(json.dumps(entries))
+    assert DigestCache(kept).digest([path]) == first

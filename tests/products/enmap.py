@@ -31,8 +31,10 @@ Not established
 ---------------
 Whether the XML of a ``_COG`` product names the files with or without ``_COG`` (without, here); whether the
 spectral image carries a GDAL nodata tag (variant); strips or tiles and the interleave of the GeoTIFF (variant);
-what L1C holds in the overlap beyond the order; per-pixel latitude and longitude of L1B, which the product does
-not bring (it has RPC and four corners).
+what L1C holds in the overlap beyond the order; whether the RPC of mission products differ within a detector (in the
+L1B test product all bands of a detector have one set, and the sets of the detectors lie 20 rows apart; here 2).
+L1B brings no latitude and longitude per pixel but RPC (see ``rpc.py``), ``specific/meanGroundElevation`` in metres, and
+four corners, the same for both detectors.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ import rasterio
 from rasterio.errors import NotGeoreferencedWarning
 from rasterio.transform import from_origin
 
+from .rpc import Model, model
 from .truth import COLS, ROWS, Truth, radiance, reflectance
 
 EPSG = 32632
@@ -82,6 +85,8 @@ def make_enmap(
     missing_quality: bool = False,
     sequential_list: bool = False,
     missing_gain: bool = False,
+    with_rpc: bool = True,
+    elevation: str | None = "1039.77677701",
     shape_yx: tuple[int, int] = (ROWS, COLS),
 ) -> Truth:
     """Write one EnMAP product into its own folder.
@@ -104,6 +109,10 @@ def make_enmap(
         L1B: the channel lists count 1-91 and 92-224 instead of the sorted numbering.
     missing_gain
         one band has no GainOfBand: must be refused.
+    with_rpc
+        L1B: the metadata hold rational polynomials per band.
+    elevation
+        text of ``specific/meanGroundElevation``; None leaves the element out.
     """
     wave, width, detector = band_table()
     if level != "L1B":
@@ -145,7 +154,14 @@ def make_enmap(
             mask[3, 4, :2] = 1
             _tiff(home / f"{lead}QL_PIXELMASK{end}{tail}", mask, {**form, "nodata": None})
     metadata = home / f"{lead}METADATA.XML"
-    numbers = {"wave": wave, "width": width, "gain": gain, "offset": offset, "detector": detector}
+    views = {
+        n: model(shape_yx, 7, lat=47.6256 + 5.4e-4 * i, lon=10.9371) for i, n in enumerate(("vnir", "swir"))
+    }
+    numbers = {
+        "wave": wave, "width": width, "gain": gain, "offset": offset, "detector": detector,
+        "views": views if with_rpc and level == "L1B" else {}, "vnir": views["vnir"], "elevation": elevation,
+    }  # fmt: skip
+    height = views["vnir"].numbers["HEIGHT_OFF"] if elevation is None else float(elevation)
     text = _xml(level, stem, numbers, shape_yx, background or "0", sequential_list=sequential_list)
     if missing_gain:
         text = text.replace(f"<GainOfBand>{float(gain[7])!r}</GainOfBand>", "", 1)
@@ -153,9 +169,11 @@ def make_enmap(
         text = text.replace("<level_X ", '<level_X xmlns="http://www.enmap.org/schema" ', 1)
     metadata.write_text(text, encoding="utf-8")
 
-    def truth(bands: slice | np.ndarray, image: Path) -> Truth:
+    def truth(bands: slice | np.ndarray, image: Path, name: str = "") -> Truth:
         bad = missing[:, :, bands]
         ortho = level != "L1B"
+        row, col = np.indices(shape_yx)
+        seen = views[name].ground(row, col, height) if name and with_rpc else (None, None)
         return Truth(
             paths=[home, metadata, image] if ortho else [image],
             physical_yxb=physical[:, :, bands],
@@ -171,6 +189,8 @@ def make_enmap(
             offset=offset[bands] * factor,
             crs_epsg=EPSG if ortho else None,
             transform6=(STEP, 0.0, LEFT, 0.0, -STEP, TOP) if ortho else None,
+            lat_yx=seen[0],
+            lon_yx=seen[1],
             sun_zenith_deg=90 - ELEVATION,
             sun_azimuth_deg=AZIMUTH,
             acquired="2022-08-10T11:24:29.404092Z",
@@ -181,7 +201,7 @@ def make_enmap(
 
     if level != "L1B":
         return truth(slice(None), images[""])
-    parts = {name.lower(): truth(sets[name], images[name]) for name in sets}
+    parts = {name.lower(): truth(sets[name], images[name], name.lower()) for name in sets}
     # the folder and the metadata stand for two cubes that are not co-registered: which one, only the user can say
     return Truth(**{**vars(parts["vnir"]), "paths": [home, metadata], "parts": parts})
 
@@ -252,9 +272,31 @@ def _element(tag: str, value: object, unit: str = "") -> str:
     return f"<{tag}{attribute}>{value}</{tag}>"
 
 
+def _corners(level: str, view: Model, shape_yx: tuple[int, int]):
+    """Frame, latitude and longitude of the bounding polygon, in the order of the test products."""
+    if level != "L1B":
+        return (
+            ("upper_left", 47.787525214, 10.796023441), ("lower_left", 47.521881069, 10.711705296),
+            ("lower_right", 47.458060876, 11.082250647), ("upper_right", 47.723513534, 11.16872025),
+            ("upper_left", 47.787525214, 10.796023441), ("center", 47.6227451732, 10.9396749085),
+        )  # fmt: skip
+    bottom, right = shape_yx[0] - 1, shape_yx[1] - 1
+    places = (
+        ("upper_left", 0, 0), ("lower_left", bottom, 0), ("lower_right", bottom, right), ("upper_right", 0, right),
+        ("upper_left", 0, 0), ("center", bottom / 2, right / 2),
+    )  # fmt: skip
+    found = (
+        (frame, view.ground(np.array([row]), np.array([col]), 900.0)) for frame, row, col in places
+    )  # as if over ground of 900 m
+    return tuple((frame, round(float(lat[0]), 9), round(float(lon[0]), 9)) for frame, (lat, lon) in found)
+
+
 def _xml(level, stem, numbers, shape_yx, background, *, sequential_list) -> str:
     rows, cols = shape_yx
-    wave, detector = numbers["wave"], numbers["detector"]
+    wave, detector, views = numbers["wave"], numbers["detector"], numbers["views"]
+    ground = (
+        "" if numbers["elevation"] is None else _element("meanGroundElevation", numbers["elevation"], "m")
+    )
     bands = "".join(
         f'<bandID number="{i + 1}">' + _element("wavelengthCenterOfBand", repr(float(wave[i])))
         + _element("FWHMOfBand", repr(float(numbers["width"][i])))
@@ -283,12 +325,8 @@ def _xml(level, stem, numbers, shape_yx, background, *, sequential_list) -> str:
     )  # fmt: skip
     points = "".join(
         f"<point><frame>{frame}</frame>{_element('latitude', lat, 'DEG')}{_element('longitude', lon, 'DEG')}</point>"
-        for frame, lat, lon in (
-            ("upper_left", 47.787525214, 10.796023441), ("lower_left", 47.521881069, 10.711705296),
-            ("lower_right", 47.458060876, 11.082250647), ("upper_right", 47.723513534, 11.16872025),
-            ("upper_left", 47.787525214, 10.796023441), ("center", 47.6227451732, 10.9396749085),
-        )
-    )  # fmt: skip
+        for frame, lat, lon in _corners(level, numbers["vnir"], shape_yx)
+    )
     size = f"<dimension>{_element('columns', cols)}{_element('rows', rows)}</dimension>"
     names = ["METADATA.XML"]
     if level == "L1B":
@@ -325,7 +363,10 @@ def _xml(level, stem, numbers, shape_yx, background, *, sequential_list) -> str:
         for i, name in enumerate(names)
     )
     # other elements of the same name: a search for bandID anywhere finds these too
-    rpc = "".join(f'<bandID number="{i + 1}"><ROW_OFF>512.0</ROW_OFF></bandID>' for i in range(wave.size))
+    rpc = "".join(
+        f'<bandID number="{i + 1}">{views[detector[i]].xml() if views else "<ROW_OFF>512.0</ROW_OFF>"}</bandID>'
+        for i in range(wave.size)
+    )
     smile = "".join(
         f'<bandID number="{i + 1}"><wavelength>{w + 0.5:.6g}</wavelength><coeff0>2.97283E-01</coeff0></bandID>'
         for i, w in enumerate(wave[detector == "vnir"])
@@ -348,7 +389,7 @@ def _xml(level, stem, numbers, shape_yx, background, *, sequential_list) -> str:
         f"<specific><qualityFlag><sceneSZA>26.961616</sceneSZA></qualityFlag>\n{quality}"
         f"<mission>EnMAP</mission><sensor>HSI</sensor>{_element('numberOfSWIRBands', 133)}"
         f"{_element('numberOfVNIRBands', 91)}"
-        f"{_element('backgroundValue', background)}{scene}\n{sun}"
+        f"{_element('backgroundValue', background)}{scene}\n{ground}{sun}"
         f"{_element('code', level)}<bandCharacterisation>\n{bands}</bandCharacterisation></specific>\n"
         f"<product><image>{image}</image><navigation><RPC>{rpc}</RPC></navigation>{ortho}"
         f"<productFileInformation>{files}</productFileInformation>"

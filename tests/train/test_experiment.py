@@ -102,6 +102,12 @@ def test_workflow_is_found_beside_the_file_and_store_from_the_current_folder(
     assert found.out == "runs/first"
 
 
+def test_a_store_in_a_bucket_is_not_looked_for_in_folders(tmp_path: Path) -> None:
+    file = tmp_path / "e.yaml"
+    file.write_text("version: 1\nname: first\nstore: s3://bucket/stores/a.zarr\n")
+    assert load_experiment(file).store == "s3://bucket/stores/a.zarr"
+
+
 def test_a_store_that_does_not_exist_is_named(tmp_path: Path) -> None:
     file = tmp_path / "e.yaml"
     file.write_text("version: 1\nname: first\nstore: nowhere.zarr\n")

@@ -29,7 +29,7 @@ from bandstream.pipeline.store import PatchStore
 from bandstream.train import predict
 from bandstream.train.experiment import Experiment
 from bandstream.train.maps import read_map, scene_number, score_map, store_layer, stored_scene
-from bandstream.train.prediction import Predictor, map_scene, reflect
+from bandstream.train.prediction import Predictor, map_grid, map_scene, reflect
 from bandstream.train.trainer import run_experiment
 
 MakeStore = Callable[..., PatchStore]
@@ -429,6 +429,37 @@ def test_the_map_of_a_scene_in_sensor_geometry_is_brought_to_the_ground(run: Tra
         assert raster.descriptions == ("rock", "grass & herbs", "water")
     np.testing.assert_array_equal(share_khw.argmax(0)[codes > 0] + 1, codes[codes > 0])
     assert np.isnan(share_khw[:, codes == 0]).all()
+
+
+def test_the_map_lies_on_the_larger_pixels_of_a_store_that_has_resampled(
+    made: tuple[Path, Path, PatchStore], tmp_path: Path
+) -> None:
+    flow = {
+        "version": 1,
+        "name": "coarse",
+        "scenes": [{"path": str(made[0]), "labels": str(made[1])}],
+        "stages": [{"calibrate": {}}, {"mask": {}}, {"resample": {"factor": 3}}],
+        "tiles": {"size": 16, "halo": 1},
+        "store": {"root": str(tmp_path / "stores")},
+    }
+    store = build(flow)
+    predictor, opened = _with_classes(store), open_scene(made[0])
+    assert map_grid(predictor.placed(opened)) is None
+    found = map_scene(predictor, predictor.transform(opened), tmp_path / "map.tif")
+    with rasterio.open(found["map"]) as raster, rasterio.open(made[1]) as labels:
+        assert raster.shape == (25, 30)
+        assert raster.transform == labels.transform * rasterio.Affine.scale(3)
+    scene, lat, lon = in_sensor_geometry(opened)
+    grid = map_grid(predictor.placed(scene))
+    found = map_scene(predictor, predictor.transform(scene), tmp_path / "ground.tif", grid=grid)
+    with rasterio.open(found["map"]) as raster:
+        codes, centre = raster.read(1), (raster.width / 2, raster.height / 2)
+        east, north = raster.transform * centre
+        # three times the spacing of the scene's own pixels
+        assert raster.transform.a == pytest.approx(3 * map_grid(scene).transform.a, rel=0.05)
+    x, y = transform_points("EPSG:4326", "EPSG:32632", [float(lon.mean())], [float(lat.mean())])
+    assert np.hypot(east - x[0], north - y[0]) < 200
+    assert (codes > 0).sum() > 0.8 * 25 * 30
 
 
 def test_the_grid_of_an_orthorectified_map_can_be_chosen(patches: Trained, tmp_path: Path) -> None:

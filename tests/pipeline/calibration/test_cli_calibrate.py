@@ -105,3 +105,11 @@ def test_read_says_what_the_file_does_not(tmp_path) -> None:
     out = tmp_path / "out.nc"
     call(tmp_path / "two.npz", out, "--read", "variable=b", "--scale", "0.5")
     np.testing.assert_allclose(open_scene(out)["data"].values, (RAW + 1) * 0.5, rtol=1e-6)
+
+
+def test_calibrating_twice_is_refused_in_options_of_the_command_line(tmp_path, source) -> None:
+    once = tmp_path / "once.tif"
+    call(source, once, "--scale", "1e-4")
+    with pytest.raises(ConfigError, match=r"once\.tif holds surface_reflectance already"):
+        call(once, tmp_path / "twice.tif")
+    assert not (tmp_path / "twice.tif").exists()

@@ -18,7 +18,6 @@ RAW = np.arange(2 * 3 * 4, dtype=np.int16).reshape(2, 3, 4)
         ({"scale": 1e-4}, {}, (1e-4, 0)),
         ({"scale": 1e-4, "offset": -0.1}, {}, (1e-4, -0.1)),
         ({"scale": 1e-4}, {"scale": 2e-4}, (2e-4, 0)),
-        ({"quantity": "surface_reflectance"}, {}, (1, 0)),
         ({}, {"scale": 0.5, "offset": 1.0}, (0.5, 1)),
     ],
 )
@@ -39,6 +38,27 @@ def test_calibrating_twice_is_calibrating_once(scene, physical) -> None:
     twice = calibrate(once, "radiance")
     np.testing.assert_allclose(physical(twice), RAW * gains + gains / 10)
     assert twice.attrs["units"] == "W m-2 sr-1 um-1"
+
+
+@pytest.mark.parametrize("asked", [{}, {"scale": 1}, {"scale": 1.0, "offset": 0}])
+@pytest.mark.parametrize(
+    ("to", "method"),
+    [
+        ("surface_reflectance", "auto"),
+        ("surface_reflectance", "scale"),
+        ("toa_reflectance", "auto"),
+        ("toa_reflectance", "toa"),
+        ("radiance", "auto"),
+        ("surface_radiance", "scale"),
+    ],
+)
+def test_what_is_calibrated_is_refused_where_nothing_is_left_to_apply(scene, to, method, asked) -> None:
+    for raw in (RAW.astype(np.float32), RAW):
+        with pytest.raises(ConfigError, match=f"made.hdr holds {to} already.*nothing to calibrate"):
+            calibrate(scene(raw, quantity=to), to, method, **asked)
+    # what the file tells is still to be applied
+    pending = scene(RAW, quantity=to, scale=1e-4, offset=0.5)
+    assert scale_offset(calibrate(pending, to, method))[0].tolist() == [1e-4] * 4
 
 
 @pytest.mark.parametrize(

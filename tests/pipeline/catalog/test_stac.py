@@ -445,7 +445,7 @@ def test_how_labels_are_read_comes_back_from_an_item(made: MadeScene, tmp_path: 
         "crs": "EPSG:32633", "classes": {"tree": [1, "oak"], "crop": [2]},
     }  # fmt: skip
     entry = CatalogEntry(
-        name="mine", title="t", description="d", license="CC0-1.0", providers=["me"], datetime="2022-07-24",
+        version=1, name="mine", title="t", description="d", license="CC0-1.0", providers=["me"], datetime="2022-07-24",
         folder=str(made.path.parent),
         scenes=[{"path": made.path.name, "labels": labels}],
     )  # fmt: skip

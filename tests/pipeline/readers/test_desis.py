@@ -91,6 +91,25 @@ def test_l1b_has_no_place_whatever_its_tiff_says(products, tmp_path):
     assert np.array_equal(scene["data"].values, truth.raw_yxb)
 
 
+def test_l1b_is_laid_between_its_four_points_with_a_warning(products, tmp_path):
+    truth = products.make("desis_l1c", tmp_path, level="L1B")
+    scene = quietly(truth.paths[0])
+    np.testing.assert_allclose(scene["lat"].values, truth.lat_yx, atol=1e-12)
+    np.testing.assert_allclose(scene["lon"].values, truth.lon_yx, atol=1e-12)
+    assert any("interpolated between its four corners" in text for text in scene.attrs["warnings"])
+    assert scene.attrs["geolocation"] == "bilinear between four corners"
+
+
+def test_l1b_lies_where_the_polynomials_in_its_tiff_say(products, tmp_path):
+    truth = products.make("desis_l1c", tmp_path, level="L1B", rpc_tags=True)
+    scene = quietly(truth.paths[2])
+    assert np.abs(scene["lat"].values - truth.lat_yx).max() < 1e-6
+    assert np.abs(scene["lon"].values - truth.lon_yx).max() < 1e-6
+    assert not any("RPC" in text for text in scene.attrs["warnings"])
+    higher = quietly(truth.paths[2], height_m=3000)
+    assert np.abs(higher["lat"].values - truth.lat_yx).max() > 1e-5
+
+
 def test_the_envi_header_of_the_product_can_be_asked_for(products, tmp_path):
     """The header says `file type = TIFF`; the TIFF alone is a plain GeoTIFF with the header's wavelengths."""
     truth = products.make("desis_l2a", tmp_path)

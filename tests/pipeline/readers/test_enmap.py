@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import warnings
 
@@ -105,6 +106,79 @@ def test_l1b_is_one_detector_by_name_or_by_its_image(products, tmp_path, detecto
         assert layers == (set(truth.quality) if detector == "vnir" else {"testflags"})
         for key in layers:
             assert np.array_equal(scene[f"quality_{key}"].values, truth.quality[key])
+
+
+@pytest.mark.parametrize("detector", ["vnir", "swir"])
+def test_l1b_lies_where_the_polynomials_of_its_own_detector_say(products, tmp_path, detector):
+    """Against Newton's method in NumPy, at the mean height of the ground; the detectors lie apart."""
+    whole = products.make("enmap_l1b", tmp_path)
+    truth, other = whole.parts[detector], whole.parts["vnir" if detector == "swir" else "swir"]
+    scene = quietly(truth.paths[0])
+    degree = 30 / 111_000  # a pixel
+    assert np.abs(scene["lat"].values - truth.lat_yx).max() < 2e-3 * degree
+    assert np.abs(scene["lon"].values - truth.lon_yx).max() < 3e-3 * degree
+    assert np.abs(scene["lat"].values - other.lat_yx).min() > 1.5 * degree
+    assert scene.attrs["geolocation"] == "RPC at 1039.78 m"
+    assert not any("RPC" in text for text in scene.attrs["warnings"])
+    assert scene["lat"].chunks == scene["data"].chunks[:2]
+    np.testing.assert_array_equal(scene["lon"][2:5, 3].values, scene["lon"].values[2:5, 3])
+
+
+def test_the_height_of_the_ground_is_the_metadatas_the_users_or_the_polynomials_middle(products, tmp_path):
+    plain = products.make("enmap_l1b", tmp_path / "a", elevation=None).parts["vnir"]
+    found = quietly(plain.paths[0])
+    assert found.attrs["geolocation"] == "RPC at 1792.5 m"
+    assert np.abs(found["lat"].values - plain.lat_yx).max() < 1e-6
+    other = products.make("enmap_l1b", tmp_path / "b", elevation="200").parts["vnir"]
+    image = products.make("enmap_l1b", tmp_path / "c").parts["vnir"].paths[0]
+    found = quietly(image, height_m=200)
+    assert np.abs(found["lon"].values - other.lon_yx).max() < 1e-6
+    assert np.abs(found["lon"].values - plain.lon_yx).max() > 1e-5
+
+
+def test_l1b_without_usable_polynomials_is_laid_between_its_corners_with_a_warning(products, tmp_path):
+    truth = products.make("enmap_l1b", tmp_path, with_rpc=False)
+    seen = products.make("enmap_l1b", tmp_path / "seen", elevation="900").parts["vnir"]
+    scene = quietly(truth.parts["vnir"].paths[0])
+    assert any("interpolated between its four corners" in text for text in scene.attrs["warnings"])
+    for name, expected in (("lat", seen.lat_yx), ("lon", seen.lon_yx)):
+        corners = expected[[0, 0, -1, -1], [0, -1, 0, -1]].reshape(2, 2)
+        down, across = np.linspace(0, 1, 12)[:, None], np.linspace(0, 1, 10)
+        between = np.outer(1 - down, [1]) * ((1 - across) * corners[0, 0] + across * corners[0, 1])
+        between = between + down * ((1 - across) * corners[1, 0] + across * corners[1, 1])
+        np.testing.assert_allclose(scene[name].values, between, atol=2e-9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("<LAT_SCALE>", "<LAT_SCALE>0</LAT_SCALE><old>", "no place on earth"),
+        ("<ROW_NUM_07>", "<old>", "four corners"),
+        ("<LAT_OFF>4", "<LAT_OFF>5", "at different places"),
+        ("<frame>lower_left", "<frame>elsewhere", None),
+    ],
+)
+def test_polynomials_that_cannot_be_true_are_told(products, tmp_path, old, new, message):
+    truth = products.make("enmap_l1b", tmp_path)
+    metadata = truth.extra["metadata"]
+    text = metadata.read_text()
+    assert old in text
+    if "old" in new:
+        text = text.replace(old.replace("<", "</"), "</old>")
+    metadata.write_text(text.replace(old, new))
+    scene = quietly(truth.parts["vnir"].paths[0])
+    told = [text for text in scene.attrs["warnings"] if "proved on" not in text]
+    assert (message is None and not told) or any(re.search(message, text) for text in told)
+    assert np.isfinite(scene["lat"].values).all()
+
+
+def test_l1b_that_tells_no_place_has_none_and_says_so(products, tmp_path):
+    truth = products.make("enmap_l1b", tmp_path, with_rpc=False)
+    metadata = truth.extra["metadata"]
+    metadata.write_text(metadata.read_text().replace("<frame>lower_left", "<frame>"))
+    scene = quietly(truth.parts["swir"].paths[0])
+    assert "lat" not in scene.coords
+    assert any("where its pixels lie is not known" in text for text in scene.attrs["warnings"])
 
 
 def test_l1b_detectors_are_never_stacked(products, tmp_path):

@@ -93,7 +93,7 @@ def test_a_zip_archive_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["/vsizip/a.zip/b.tif", "/vsicurl/http://h/a.tif", "https://host/a.tif", "s3://b/a.tif"]
+    "name", ["/vsizip/a.zip/b.tif", "/vsicurl/http://h/a.tif", "https://host/a.tif", "gs://b/a.tif"]
 )
 def test_virtual_paths_are_refused_unless_allowed(name):
     with pytest.raises(FormatError, match="allow_vrt=True"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bandstream.pipeline import PatchStore, build, open_scene, transform
+from bandstream.pipeline import PatchStore, build, open_scene, transform, write_scene
 from bandstream.pipeline.builder import run_build
 from bandstream.pipeline.calibration import CalibrateConfig
 from bandstream.pipeline.errors import ConfigError
@@ -206,3 +206,55 @@ def test_the_data_of_a_reference_frame_count_where_they_have_no_ending(
     before = run_build(flow, quiet=True).fingerprint
     (frames["white"] + 1).transpose(0, 2, 1).astype("<u2").tofile(tmp_path / "white")
     assert run_build(flow, quiet=True).fingerprint != before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"method": "scale"},
+        {"to": "toa_reflectance", "method": "toa"},
+        {"to": "toa_reflectance"},
+        {"method": "iarr"},
+        {"method": "flat_field", "window": [0, 4, 0, 6]},
+        {"method": "dark_white"},
+        {"method": "dark_object"},
+    ],
+)
+def test_the_stage_leaves_a_scene_alone_that_is_calibrated(
+    tmp_path: Path, raw: np.ndarray, settings: dict[str, Any]
+) -> None:
+    config = CalibrateConfig.model_validate(settings)
+    scene = replaced(open_scene(_write(tmp_path / "raw.hdr", raw)), quantity=config.to, units="1")
+    scene["data"] = scene["data"].astype("f4")
+    for of_store in (False, True):
+        found = prepare_scene(scene, Preparation(config, of_store=of_store))
+        assert found["data"].data is scene["data"].data
+        assert (found.attrs["quantity"], "scale" in found.attrs) == (config.to, False)
+
+
+def test_scenes_that_are_calibrated_and_others_make_one_store(tmp_path: Path, raw: np.ndarray) -> None:
+    """A list of raw files and of files that were calibrated before is one workflow, and predicts on either."""
+    stored = _write(tmp_path / "stored.hdr", raw, **{"reflectance scale factor": 10000})
+    done = tmp_path / "done.tif"
+    write_scene(open_scene(stored), done)
+    flow = _flow(tmp_path, {"path": str(stored)}, {"calibrate": {}})
+    flow["scenes"].append({"path": str(done)})
+    store = build(flow)
+    tiles = np.asarray(store.array("data")[:])[..., :ROWS, :COLS]
+    np.testing.assert_allclose(tiles[0], raw.transpose(2, 0, 1) * 1e-4, rtol=1e-5)
+    np.testing.assert_allclose(tiles[1], tiles[0], rtol=1e-5)
+    for path in (stored, done):
+        np.testing.assert_allclose(
+            transform(open_scene(path), store)["data"].values.transpose(2, 0, 1), tiles[0], rtol=1e-5
+        )
+
+
+def test_a_scale_of_the_workflow_beside_calibrated_numbers_is_refused(
+    tmp_path: Path, raw: np.ndarray
+) -> None:
+    scene = replaced(
+        open_scene(_write(tmp_path / "raw.hdr", raw)), quantity="surface_reflectance", scale=2e-4
+    )
+    with pytest.raises(ConfigError, match="already"):
+        prepare_scene(scene, Preparation(CalibrateConfig.model_validate({"scale": 1e-4})))

@@ -102,7 +102,7 @@ def test_the_moments_behind_a_stage_are_those_of_what_comes_out() -> None:
         affine = stage.affine()
         moved = values - affine.centre[:, None]
         out = moved * affine.gain[:, None] if affine.gain.ndim == 1 else affine.gain.T @ moved
-        found, expected = stage.outputs(moments), Moments.of(out)
+        found, expected = stage.propagate(moments), Moments.of(out)
         np.testing.assert_allclose(found.mean, expected.mean, atol=1e-9)
         np.testing.assert_allclose(found.covariance, expected.covariance, rtol=1e-9, atol=1e-9)
 
@@ -120,7 +120,7 @@ def test_a_chain_comes_back_from_its_stored_state(tmp_path) -> None:
     values = _values()
     moments = Moments.of(values)
     first = Normalize.fit(moments, "zscore")
-    second = Pca.fit(first.outputs(moments), 3)
+    second = Pca.fit(first.propagate(moments), 3)
     bands = np.arange(6)
     preparation = Preparation(CalibrateConfig(to="radiance"), None, MaskConfig(nodata=-1.0))
     chain = FittedChain(6, bands, bands, preparation, moments.mean, (first, second))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from pathlib import Path
 
 import dask.array as da
@@ -16,7 +17,8 @@ from rasterio.warp import Resampling, reproject
 from rasterio.warp import transform as transform_points
 
 from bandstream.pipeline.errors import LabelError, SceneNotFoundError
-from bandstream.pipeline.labels import LabelRaster
+from bandstream.pipeline.labels import LabelRaster, Targets, TargetsConfig
+from bandstream.pipeline.resampling import resample
 from bandstream.pipeline.scene import make_scene
 
 UTM = CRS.from_epsg(32633)
@@ -227,3 +229,91 @@ def test_published_ground_truth_is_read(data_root: Path, name: str, shape, count
     found = _read_all(LabelRaster.on_grid(data_root / "ground_truth_only" / name, scene))
     count = np.bincount(found.ravel())
     assert {k: int(count[k]) for k in counts} == counts
+
+
+@pytest.mark.parametrize("finer", [1, 3])
+def test_warped_labels_do_not_depend_on_the_window_they_are_read_in(tmp_path: Path, finer: int) -> None:
+    """Splits are counted on whole rows and tiles written in small windows: both must see the same labels."""
+    scene = make_scene(
+        da.zeros((300, 400, 1), dtype="int16", chunks=-1), crs=UTM,
+        transform=from_origin(366000, 5810000, 30, 30),
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    size = (300 * finer, 430 * finer)
+    place = from_origin(13.0, 52.43, 0.19 / size[1], 0.085 / size[0])
+    path = _raster(tmp_path / "l.tif", rng.integers(1, 9, size, "uint8"), "EPSG:4326", place)
+    labels = LabelRaster.on_grid(path, scene)
+    assert labels.factor == finer
+    whole = _read_all(labels)
+    assert (whole > 0).mean() > 0.8
+    for rows, cols in ((slice(130, 260), slice(0, 400)), (slice(17, 97), slice(111, 201))):
+        np.testing.assert_array_equal(labels.read(rows, cols), whole[rows, cols])
+    if finer == 1:
+        y, x = np.mgrid[:300, :400] + 0.5
+        lon, lat = transform_points(UTM, "EPSG:4326", (366000 + 30 * x).ravel(), (5810000 - 30 * y).ravel())
+        col, row = (
+            np.floor(v).astype(int)
+            for v in ((np.array(lon) - place.c) / place.a, (np.array(lat) - place.f) / place.e)
+        )
+        inside = (row >= 0) & (col >= 0) & (row < size[0]) & (col < size[1])
+        with rasterio.open(path) as raster:
+            values = raster.read(1)
+        expected = np.where(inside, values[np.clip(row, 0, size[0] - 1), np.clip(col, 0, size[1] - 1)], 0)
+        assert (whole.ravel() != expected).mean() < 1e-4  # but for places on the very edge of a pixel
+
+
+def test_much_finer_labels_take_little_memory(tmp_path: Path) -> None:
+    scene = make_scene(
+        da.zeros((100, 100, 1), dtype="int16", chunks=-1), crs=UTM,
+        transform=from_origin(366000, 5810000, 30, 30),
+    )  # fmt: skip
+    cells = np.random.default_rng(0).integers(0, 5, (100, 100)).astype("uint8")
+    fine = np.repeat(np.repeat(cells, 30, axis=0), 30, axis=1)
+    fine[::2, ::3] = 7  # never the most
+    path = _raster(tmp_path / "l.tif", fine, UTM, from_origin(366000, 5810000, 1, 1), compress="deflate")
+    labels = LabelRaster.on_grid(path, scene)
+    tracemalloc.start()
+    found = _read_all(labels)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(found, cells)
+    assert peak < 64 << 20  # as int64, 9 million labels would take 72 MB several times over
+
+
+@pytest.mark.parametrize(("size", "factor"), [((23, 31), 2), ((7, 11), 4), ((24, 30), 3)])
+def test_labels_of_the_size_before_resample_are_taken_by_majority(tmp_path: Path, size, factor: int) -> None:
+    values = np.random.default_rng(1).integers(0, 5, size).astype("uint8")
+    before = make_scene(da.zeros((*size, 2), dtype="int16", chunks=-1))
+    scene = resample(before, factor=factor)
+    rows, cols = size[0] // factor, size[1] // factor
+    cells = values[: rows * factor, : cols * factor].reshape(rows, factor, cols, factor).swapaxes(1, 2)
+    expected = np.array([[np.bincount(cell.ravel()).argmax() for cell in row] for row in cells])
+    found = LabelRaster.on_grid(_raster(tmp_path / "l.tif", values), scene)
+    assert found.factor == factor
+    np.testing.assert_array_equal(_read_all(found), expected)
+    twice = _raster(tmp_path / "m.tif", np.repeat(np.repeat(values, 2, axis=0), 2, axis=1))
+    np.testing.assert_array_equal(_read_all(LabelRaster.on_grid(twice, scene)), expected)
+    targets = Targets.on_grid(
+        [_raster(tmp_path / "t.tif", values.astype("f4"))], scene, TargetsConfig(path="t")
+    )
+    np.testing.assert_allclose(
+        targets.read(slice(0, rows), slice(0, cols))[0], cells.mean(axis=(2, 3)), rtol=1e-6
+    )
+    with pytest.raises(LabelError, match="integer multiple"):
+        LabelRaster.on_grid(_raster(tmp_path / "n.tif", values), resample(before, factor=1.5))
+
+
+def test_what_a_file_tells_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files, names and colours are asked for often, and hundreds of scenes have hundreds of label files."""
+    from bandstream.pipeline.labels import raster as module
+
+    path = _raster(tmp_path / "l.tif", np.ones((20, 30), "uint8"))
+    labels = LabelRaster.on_grid(path, _scene(crs=None))
+    calls: list[Path] = []
+    original = module.opened
+    monkeypatch.setattr(module, "opened", lambda *args: (calls.append(args[0]), original(*args))[1])
+    for _ in range(3):
+        assert labels.files() == [str(path)]
+        assert labels.names() == labels.colors() == {}
+    assert len(calls) == 1
+    assert _read_all(pickle.loads(pickle.dumps(labels))).all()  # noqa: S301

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bandstream.pipeline.statistics import BandStatistics, Moments
+from bandstream.pipeline.statistics import BandStatistics, Moments, Wanted
 
 
 def _two_pass(values_bp: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +88,7 @@ def test_masked_pixels_do_not_count_and_a_band_without_data_masks_nothing(dtype:
     found = BandStatistics.empty(5)
     for start in range(0, 4000, 640):
         part = slice(start, start + 640)
-        found = found.merge(BandStatistics.of(values[:, part], gone[:, part], full=True, judge=True))
+        found = found.merge(BandStatistics.of(values[:, part], gone[:, part], judge=True))
     others = np.array([0, 1, 2, 4])
     keep = ~gone[others].any(axis=0)
     expected = Moments.of(values[others][:, keep])
@@ -106,7 +106,7 @@ def test_a_block_that_lacks_a_band_which_others_have_gives_no_pixel() -> None:
     for parts in ([(first, gone), (second, None)], [(second, None), (first, gone)]):
         found = BandStatistics.empty(2)
         for values, missing in parts:
-            found = found.merge(BandStatistics.of(values, missing, full=False, judge=True))
+            found = found.merge(BandStatistics.of(values, missing, judge=True, wanted=Wanted()))
         assert found.moments().count == 30
         np.testing.assert_allclose(found.moments().mean, second.mean(axis=1))
 
@@ -114,5 +114,5 @@ def test_a_block_that_lacks_a_band_which_others_have_gives_no_pixel() -> None:
 def test_without_judging_a_band_without_data_masks_every_pixel() -> None:
     gone = np.zeros((2, 10), bool)
     gone[0] = True
-    found = BandStatistics.of(np.ones((2, 10)), gone, full=False, judge=False)
+    found = BandStatistics.of(np.ones((2, 10)), gone, judge=False, wanted=Wanted())
     assert found.moments().count == 0

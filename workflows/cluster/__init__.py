@@ -1,0 +1,1 @@
+"""Ready scripts that build stores on clusters."""
