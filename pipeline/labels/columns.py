@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,32 @@ from ..errors import LabelError
 from .protocol import MAX_CLASS
 
 _WHOLE_FLOAT = re.compile(r"-?[0-9]+(\.0+)?")
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureLabels:
+    """What labels of features (polygons, points) have in common; see `Labels`."""
+
+    paths: tuple[str, ...]
+    class_names: tuple[str, ...] | None  #: None where the file tells numbers
+    group_names: tuple[str, ...]
+
+    @property
+    def named(self) -> bool:
+        """See `Labels`."""
+        return self.class_names is not None
+
+    def names(self) -> dict[int, str]:
+        """See `Labels`."""
+        return dict(enumerate(self.class_names or (), 1))
+
+    def colors(self) -> dict[int, str]:
+        """Return nothing: such files tell no colours."""
+        return {}
+
+    def files(self) -> list[str]:
+        """See `Labels`."""
+        return list(self.paths)
 
 
 def texts(values: NDArray[Any], where: str, column: NDArray[Any] | None = None) -> list[str]:

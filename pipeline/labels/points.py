@@ -24,7 +24,7 @@ from ..ground import WGS84, Geolocation, earth_centred, in_sensor_geometry, move
 from ..scene import scene_crs, scene_transform
 from ..sidecars import vector_files
 from ..vectors import Features
-from .columns import class_codes, group_codes
+from .columns import FeatureLabels, class_codes, group_codes
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -39,21 +39,13 @@ _PLACES = (("row", "col"), ("lat", "lon"), ("y", "x"))
 
 
 @dataclass(frozen=True, eq=False)
-class PointLabels:
+class PointLabels(FeatureLabels):
     """Labelled pixels of one scene; picklable."""
 
-    paths: tuple[str, ...]
     shape_yx: tuple[int, int]
     pixels: NDArray[np.int64]  #: (pixel,) row * columns + column, rising
     codes: NDArray[np.uint16]  #: (pixel,)
-    class_names: tuple[str, ...] | None  #: None where the file tells numbers
     groups: NDArray[np.int32]  #: (pixel,)
-    group_names: tuple[str, ...]
-
-    @property
-    def named(self) -> bool:
-        """See `Labels`."""
-        return self.class_names is not None
 
     def read(self, rows: slice, cols: slice) -> NDArray[np.uint16]:
         """See `Labels`."""
@@ -71,18 +63,6 @@ class PointLabels:
         inside = (col >= cols.start) & (col < cols.stop)
         found[row[inside] - rows.start, col[inside] - cols.start] = values[first:last][inside]
         return found
-
-    def names(self) -> dict[int, str]:
-        """See `Labels`."""
-        return dict(enumerate(self.class_names or (), 1))
-
-    def colors(self) -> dict[int, str]:
-        """Return nothing: such files tell no colours."""
-        return {}
-
-    def files(self) -> list[str]:
-        """See `Labels`."""
-        return list(self.paths)
 
 
 def is_table(path: Path) -> bool:
@@ -175,7 +155,7 @@ def _placed(
             f"{int(torn.sum()):,} pixels hold points of different classes of the labels {paths[0]}; they get no label."
         )
     kept = ~torn
-    return PointLabels(paths, shape, pixels[kept], codes[first][kept], names, groups[first][kept], tuple(ids))
+    return PointLabels(paths, names, tuple(ids), shape, pixels[kept], codes[first][kept], groups[first][kept])
 
 
 def _pixels_of(x: F8, y: F8, crs: CRS, scene: xr.Dataset, path: Path) -> tuple[F8, F8]:

@@ -23,7 +23,7 @@ from ..ground import WGS84, Geolocation, in_sensor_geometry
 from ..scene import scene_crs, scene_transform
 from ..sidecars import vector_files
 from ..vectors import POINTS, POLYGONS, Features, layers_of, read_features, vector_format
-from .columns import class_codes, group_codes
+from .columns import FeatureLabels, class_codes, group_codes
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,20 +33,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class VectorLabels:
+class VectorLabels(FeatureLabels):
     """Polygons on the pixels of one scene; picklable."""
 
-    paths: tuple[str, ...]
     shapes: Outlines | tuple[Places, Geolocation]  #: on the scene's grid, or by latitude and longitude
     codes: NDArray[np.uint16]  #: (polygon + 1,) classes, of no polygon first
-    class_names: tuple[str, ...] | None  #: None where the file tells numbers
     groups: NDArray[np.int32]  #: (polygon + 1,)
-    group_names: tuple[str, ...]
-
-    @property
-    def named(self) -> bool:
-        """See `Labels`."""
-        return self.class_names is not None
 
     def read(self, rows: slice, cols: slice) -> NDArray[np.uint16]:
         """See `Labels`."""
@@ -62,18 +54,6 @@ class VectorLabels:
             return self.shapes.burn(rows, cols)
         places, ground = self.shapes
         return places.find(*ground.locations(rows, cols))
-
-    def names(self) -> dict[int, str]:
-        """See `Labels`."""
-        return dict(enumerate(self.class_names or (), 1))
-
-    def colors(self) -> dict[int, str]:
-        """Return nothing: vector files tell no colours."""
-        return {}
-
-    def files(self) -> list[str]:
-        """See `Labels`."""
-        return list(self.paths)
 
 
 def is_vector(path: Path) -> bool:
@@ -162,11 +142,11 @@ def _polygon_labels(path: Path, found: Features, scene: xr.Dataset, config: Labe
     _tell_overlaps(path, shapes, codes, grid)
     return VectorLabels(
         tuple(str(file) for file in vector_files(path)),
+        names,
+        ids,
         burned,
         np.concatenate([np.zeros(1, np.uint16), codes]),
-        names,
         np.concatenate([np.zeros(1, np.int32), groups]),
-        ids,
     )
 
 

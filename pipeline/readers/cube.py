@@ -154,13 +154,18 @@ def lazy_cube(
     cols = (cube.shape[1],) if col_chunks is None else tuple(col_chunks)
     chunks = (tuple(row_chunks), cols, (cube.shape[2],))
     digest.update(repr(chunks).encode())
+    return lazy_array(cube, chunks, f"scene-{digest.hexdigest()[:32]}")
+
+
+def lazy_array(source: Any, chunks: Any, name: str) -> da.Array:
+    """Wrap an array-like into a Dask array that reads windows of it, under a name that tells its content."""
     return da.from_array(
-        cube,
-        chunks=cast("Any", chunks),
-        name=f"scene-{digest.hexdigest()[:32]}",
+        source,
+        chunks=chunks,
+        name=name,
         asarray=False,
         inline_array=True,
-        meta=np.empty((0, 0, 0), cube.dtype),
+        meta=np.empty((0,) * len(source.shape), source.dtype),
     )
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import FormatError
 from .buffers import lend
-from .cube import CHUNK_BYTES, even_chunks, file_stamp, rows_per_chunk
+from .cube import CHUNK_BYTES, even_chunks, file_stamp, lazy_array, rows_per_chunk
 from .hdf_file import H5File, guarded, is_hdf5, iso_utc, list_cubes, opened, recognised
 from .hdf_handles import CACHE_BYTES, HANDLES, Handle
 from .indexing import Axis, hull, indices, length, split_key, squeeze
@@ -247,14 +247,7 @@ def lazy_h5(source: Any, *chunks: tuple[int, ...]) -> da.Array:
     given = (*chunks, *((int(n),) for n in source.shape[len(chunks) :]))
     digest = hashlib.sha256(repr(source).encode())
     digest.update(repr((os.path.abspath(source.path), *file_stamp(source.path), given)).encode())
-    return da.from_array(
-        source,
-        chunks=cast("Any", given),
-        name=f"scene-{digest.hexdigest()[:32]}",
-        asarray=False,
-        inline_array=True,
-        meta=np.empty((0,) * source.ndim, source.dtype),
-    )
+    return lazy_array(source, given, f"scene-{digest.hexdigest()[:32]}")
 
 
 def _logical(found: h5py.Dataset, axes: str, path: str) -> tuple[int, int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import dask.array as da
 import numpy as np
@@ -14,7 +14,7 @@ from ..calibration.maps import chunk_bytes, name_of
 from ..config import parse
 from ..errors import ConfigError
 from ..place import shifted
-from ..readers.cube import even_chunks
+from ..readers.cube import even_chunks, lazy_array
 from ..scene import make_scene, nodata_values, scale_offset, scene_crs, scene_transform
 from .config import LARGEST_FACTOR, ResampleConfig
 from .cube import BANDS_AT_ONCE, AxisPair, CoarseCube, CoarsePlane
@@ -174,14 +174,7 @@ def _cube(scene: xr.Dataset, config: ResampleConfig, factors: tuple[float, float
     identity = tokenize(
         source.name, None if usable is None else usable.name, nodata, config.model_dump(), factors
     )
-    return da.from_array(
-        cube,
-        chunks=cast("Any", chunks),
-        name=f"resampled-{identity}",
-        asarray=False,
-        inline_array=True,
-        meta=np.empty((0, 0, 0), cube.dtype),
-    )
+    return lazy_array(cube, chunks, f"resampled-{identity}")
 
 
 def _planes(scene: xr.Dataset, cells: AxisPair, factors: tuple[float, float], chunks: Any) -> dict[str, Any]:
