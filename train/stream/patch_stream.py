@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..pipeline.errors import CheckpointError, ConfigError, EmptySplitError
-from ..pipeline.store import PatchStore
+from ...pipeline.errors import CheckpointError, ConfigError, EmptySplitError
+from ...pipeline.store import PatchStore
 from .augment import dihedral_
 from .blocks import BlockPool, Samples, SampleSet
 from .order import SampleOrder, rank_samples, sample_keys, steps_of

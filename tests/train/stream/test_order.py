@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bandstream.train.order import (
+from bandstream.train.stream.order import (
     SampleOrder,
     keys_of,
     mix64,

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 
 from bandstream.pipeline.errors import CheckpointError, ConfigError, EmptySplitError, StoreCorruptError
 from bandstream.pipeline.store import PatchStore
-from bandstream.train.augment import dihedral_
-from bandstream.train.blocks import BlockPool, SampleSet
 from bandstream.train.stream import PatchStream
+from bandstream.train.stream.augment import dihedral_
+from bandstream.train.stream.blocks import BlockPool, SampleSet
 
 CODES = {"train": 1, "validation": 2, "test": 3}
 SPLITS = [*CODES, "all"]
@@ -186,7 +186,7 @@ def test_batches_stay_unchanged_while_they_are_held(shared_store):
 
 
 def test_a_batch_that_needs_more_blocks_than_are_kept_is_right(shared_store, monkeypatch):
-    monkeypatch.setattr("bandstream.train.stream.KEPT_BYTES", 0)
+    monkeypatch.setattr("bandstream.train.stream.patch_stream.KEPT_BYTES", 0)
     store = shared_store(chunk=1, shard=4)
     few = list(PatchStream(store, split="all", batch_size=20, lanes=1, window=1))
     oracle = Oracle(store, "all")
@@ -206,7 +206,7 @@ def test_a_store_that_fits_is_decoded_once_for_all_epochs(shared_store):
 
 
 def test_kept_blocks_are_bounded_and_each_is_read_about_once(shared_store, monkeypatch):
-    monkeypatch.setattr("bandstream.train.stream.KEPT_BYTES", 0)
+    monkeypatch.setattr("bandstream.train.stream.patch_stream.KEPT_BYTES", 0)
     store = shared_store(chunk=1, shard=8, shapes=[(64, 64)], halo=1, split="train")
     stream = PatchStream(store, patch=3, batch_size=32, lanes=4, window=2)
     assert sum(1 for _ in stream) == len(stream)
@@ -699,7 +699,7 @@ def test_a_stream_that_met_a_missing_shard_gives_right_pixels_once_the_shard_is_
     make_store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block whose decoding failed must not take the place of another one."""
-    monkeypatch.setattr("bandstream.train.stream.KEPT_BYTES", 0)
+    monkeypatch.setattr("bandstream.train.stream.patch_stream.KEPT_BYTES", 0)
     store = make_store()
     stream = PatchStream(store, split="all", batch_size=2, seed=3, lanes=2, window=1)
     expected = snapshot(stream)

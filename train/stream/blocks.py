@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from ..pipeline.errors import StoreCorruptError
-from ..pipeline.store import SPLIT_CODE, PatchStore
+from ...pipeline.errors import StoreCorruptError
+from ...pipeline.store import SPLIT_CODE, PatchStore
 
 Int64s = NDArray[np.int64]
 

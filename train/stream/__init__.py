@@ -1,0 +1,7 @@
+"""From patch stores to batches: the order of samples, reading and decoding, augmentation, and where a stream stands."""
+
+from __future__ import annotations
+
+from .patch_stream import Batch, PatchStream
+
+__all__ = ["Batch", "PatchStream"]
