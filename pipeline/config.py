@@ -30,7 +30,7 @@ Model = TypeVar("Model", bound="StrictModel")
 class StrictModel(pydantic.BaseModel):
     """Base of every configuration section: frozen, and an unknown key is an error."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = pydantic.ConfigDict(extra="forbid", defer_build=True, frozen=True, validate_default=True)
 
 
 class _StrictLoader(yaml.SafeLoader):

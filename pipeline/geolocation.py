@@ -18,7 +18,6 @@ from affine import Affine
 from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.errors import CRSError
-from scipy.spatial import KDTree
 
 from .errors import ConfigError, SceneError
 from .ground import (
@@ -208,6 +207,8 @@ class _NearestGrid(OrthoGrid):
         near_xyz, near_row, near_col = self._near(points.min(axis=0), points.max(axis=0))
         if not len(near_xyz):
             return found_row, found_col
+        from scipy.spatial import KDTree  # slow to import, and few scenes need it
+
         found = KDTree(near_xyz).query(points, distance_upper_bound=self._reach)
         distance, index = cast("tuple[F8, Index]", found)
         hit = np.isfinite(distance)

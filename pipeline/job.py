@@ -293,7 +293,7 @@ class Job:
             first = max(first, *map(validity_bytes, sources))
         # what a file's own blocks, or a calibration, take while a window is read, however small it is
         block = max(int(item.scene.attrs.get("block_bytes", 0)) for item in self.scenes)
-        second = task_bytes(layout, sources)
+        second = task_bytes(layout, sources, remote=is_remote(self.path))
         hint = (
             "the scene's own blocks smaller (`bandstream scene convert` or `scene calibrate` to ENVI; gdal_translate -co "
             "TILED=YES for a GeoTIFF)"

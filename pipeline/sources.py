@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .catalog import CatalogEntry, completed, require_files_inside, require_inside
 from .config import find_data
 from .errors import BandstreamError, BandstreamWarning, ConfigError, SceneError, SceneNotFoundError
 from .faults import SkippedScene
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import NDArray
 
+    from .catalog import CatalogEntry
     from .labels import LabelRaster, Labels, Targets, TargetsConfig
     from .stages.prepare import Preparation
 
@@ -191,6 +191,8 @@ def _scene_files(entry: SceneConfig, paths: tuple[Path, ...], places: Sequence[P
 def _require_inside(
     given: SceneConfig, scene: SceneFiles, entry: CatalogEntry | None, places: Sequence[Path]
 ) -> None:
+    from .catalog import require_inside  # slow to import, and few workflows name an entry
+
     assert entry is not None
     for text, path in (
         *((given.path, path) for path in scene.paths),
@@ -433,6 +435,8 @@ def _open(item: SceneFiles, sources: Sources, preparation: Preparation) -> OpenS
         **item.options,
     )
     if sources.catalog is not None:
+        from .catalog import completed
+
         scene = completed(sources.catalog, scene)
     for name, path in (("dark_file", item.dark), ("white_file", item.white)):
         if path is not None:
@@ -445,6 +449,8 @@ def _open(item: SceneFiles, sources: Sources, preparation: Preparation) -> OpenS
     split = LabelRaster.on_grid(item.split_raster, scene) if item.split_raster else None
     opened = OpenScene(scene, item, labels, split, stage_files, targets)
     if sources.catalog is not None:
+        from .catalog import require_files_inside
+
         read = [*opened.source_files, *opened.prepared_from, *opened.label_files, *opened.target_files]
         require_files_inside(read, sources.catalog, sources.places)
     return opened

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,22 +56,18 @@ def write_shard(
     classes
         Number of classes to count.
     """
-    layout, span = writer.layout, writer.layout.tiles_of(shard)
-    tiles = {
-        "data": np.zeros(layout.shape("data", len(span)), np.float32),
-        "labels": np.zeros(layout.shape("labels", len(span)), np.uint16),
-        "valid": np.zeros(layout.shape("valid", len(span)), bool),
-        "split": np.zeros(layout.shape("split", len(span)), np.uint8),
-    }
-    if layout.targets:
-        tiles[TARGETS] = np.full(layout.shape(TARGETS, len(span)), np.nan, np.float32)
-    for first, source in zip(firsts, sources, strict=True):
-        start, stop = max(span.start, first), min(span.stop, first + len(source.grid))
-        for run in source.grid.runs(start - first, stop - first) if start < stop else ():
-            at = first + run.first - span.start
-            for name, values in tile_run(source, run).items():
-                tiles[name][at : at + run.count] = values
-    return writer.write_shard(shard, tiles, classes)
+    span = writer.layout.tiles_of(shard)
+
+    def parts() -> Iterator[dict[str, NDArray[Any]]]:
+        for first, source in zip(firsts, sources, strict=True):
+            start, stop = max(span.start, first), min(span.stop, first + len(source.grid))
+            for run in source.grid.runs(start - first, stop - first) if start < stop else ():
+                tiles = tile_run(source, run)
+                if writer.layout.targets and TARGETS not in tiles:
+                    tiles[TARGETS] = np.full(writer.layout.shape(TARGETS, run.count), np.nan, np.float32)
+                yield tiles
+
+    return writer.write_shard(shard, parts(), classes)
 
 
 @blames_scene
@@ -104,9 +100,15 @@ def tile_run(source: TileSource, run: TileRun) -> dict[str, NDArray[Any]]:
     return found
 
 
-def task_bytes(layout: StoreLayout, sources: Sequence[TileSource]) -> int:
+def task_bytes(layout: StoreLayout, sources: Sequence[TileSource], *, remote: bool = False) -> int:
     """Return an upper bound of the memory that one shard's task takes, in bytes."""
-    shard = layout.shard * layout.side**2 * ((layout.bands + layout.targets) * 4 + 2 + 1 + 1)
+    tile = layout.side**2
+    # of the shard labels, validity, split and targets, as they come and put together, and one of them encoded; of the
+    # data a chunk and its encoded bytes, or, where the store is not a folder, all of them and the copy that is sent
+    small = layout.shard * tile * (2 + 1 + 1 + layout.targets * 4)
+    shard = 3 * small + 2 * layout.chunk * tile * layout.bands * 4
+    if remote:
+        shard += 2 * layout.shard * tile * layout.bands * 4
     most = 0
     for source in sources:
         across = min(layout.shard, source.grid.tiles_yx[1])
@@ -122,5 +124,4 @@ def task_bytes(layout: StoreLayout, sources: Sequence[TileSource]) -> int:
         if source.targets is not None:
             window += source.targets.window_bytes(height * width)
         most = max(most, reading + height * width * layout.bands * 4 + window)
-    # the shard's tiles, their encoded bytes, and the copy that is written
-    return most + 3 * shard
+    return most + shard

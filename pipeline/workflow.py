@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 
 from .calibration import CalibrateConfig, ResampleBandsConfig, stage_files
-from .catalog import CatalogEntry, load_catalog
 from .config import StrictModel, apply_overrides, data_roots, load_yaml, parse
 from .errors import ConfigError
 from .labels import LabelsConfig, TargetsConfig
@@ -36,6 +35,7 @@ from .stages.select.config import SelectConfig
 from .storage import locate
 
 if TYPE_CHECKING:
+    from .catalog import CatalogEntry
     from .stages.prepare import Preparation
 
 #: keys of a scene for which a plain path may stand
@@ -340,6 +340,8 @@ def scene_entries(workflow: Workflow, bases: Sequence[Path]) -> SceneList:
         The catalog entry, or its folder, does not exist.
     """
     if isinstance(workflow.scenes, CatalogScenes):
+        from .catalog import load_catalog  # slow to import, and few workflows name one
+
         entry = load_catalog(workflow.scenes.catalog, bases)
         scenes = [parse(SceneConfig, item, f"catalog {entry.name}") for item in entry.scenes]
         return SceneList(scenes, entry.bases(bases), entry)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ import numpy as np
 import zarr
 from numcodecs import blosc  # pyright: ignore[reportAttributeAccessIssue] - a compiled module
 from numpy.typing import NDArray
-from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ZstdCodec
+from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import MemoryStore
 
 from .errors import StoreWriteError
+from .shardfile import CODECS, ShardEncoder
 from .storage import RemotePath, delete_tree
 from .store import JOURNAL, MANIFEST, TARGETS, TILE_ARRAYS, FileRecord, PatchStore, manifest_checksum
 from .target_counts import TargetCounts, read_counts
@@ -38,7 +39,6 @@ SHARDS_PER_STORE = 32
 _ATTEMPTS = 5
 _DTYPES: dict[str, Any] = {"data": "float32", "labels": "uint16", "valid": "bool", "split": "uint8"}
 _DTYPES[TARGETS] = "float32"
-CODECS = ("default", "none", "zstd")
 
 
 @dataclass(frozen=True)
@@ -161,19 +161,14 @@ class StoreWriter:
         for name in self.layout.arrays:
             # not the groups above it, which would open as a store
             file = f"tiles/{name}/zarr.json"
-            self._put(file, self._tile_array(name)[1][file].as_numpy_array())
+            self._put(file, self._tile_array(name)[file].as_numpy_array())
 
-    def _tile_array(self, name: str) -> tuple[zarr.Array[Any], dict[str, Any]]:
-        """Return a tile array in memory, and the dict of its files: path in the store -> zarr's buffer."""
+    def _tile_array(self, name: str) -> dict[str, Any]:
+        """Return the metadata of a tile array and of the groups above it: path in the store -> zarr's buffer."""
         layout = self.layout
         axes = ("tile", *{"data": ("band",), TARGETS: ("target",)}.get(name, ()), "y", "x")
-        compressors: list[Any] = {
-            "default": [BloscCodec(cname="lz4", clevel=3, shuffle="shuffle")],
-            "zstd": [ZstdCodec(level=3)],
-            "none": [],
-        }[layout.codec]
         files: dict[str, Any] = {}
-        array = zarr.create_array(
+        zarr.create_array(
             MemoryStore(files),
             name=f"tiles/{name}",
             shape=layout.shape(name),
@@ -181,13 +176,13 @@ class StoreWriter:
             shards=layout.shape(name, layout.shard),
             dtype=_DTYPES[name],
             serializer=BytesCodec(endian="little") if name in ("data", "labels", TARGETS) else "auto",
-            compressors=[*compressors, Crc32cCodec()],
-            fill_value=np.nan if name == TARGETS else 0,
+            compressors=[*CODECS[layout.codec][0], Crc32cCodec()],
+            fill_value=_fill(name),
             dimension_names=axes,
             attributes=_CF[name],
             config={"write_empty_chunks": True},
         )
-        return array, files
+        return files
 
     def _put(self, name: str, content: Any) -> FileRecord:
         """Write bytes, or an array of them, as a file of the store: whole or not at all, and as often as one likes."""
@@ -199,48 +194,91 @@ class StoreWriter:
             return record
         temporary = self.path / JOURNAL / f"{uuid.uuid4().hex}.partial"
         try:
-            for attempt in range(_ATTEMPTS):
-                try:
-                    for folder in (temporary.parent, target.parent):
-                        folder.mkdir(parents=True, exist_ok=True)
-                    with temporary.open("wb") as file:
-                        file.write(content)
-                    temporary.replace(target)
-                    break
-                except FileNotFoundError:  # another build has finished and removed the journal
-                    if attempt == _ATTEMPTS - 1:
-                        raise
-        except OSError as error:
+            with _blaming(target):
+                self._replace(temporary, target, content)
+        finally:
             with suppress(OSError):
                 temporary.unlink()
-            raise StoreWriteError(
-                f"{target} cannot be written: {error.strerror or error}. Make room, or see to it that the folder can be "
-                "written, and run the same workflow again: finished shards are kept."
-            ) from error
         return record
 
-    def write_shard(self, shard: int, tiles: Mapping[str, NDArray[Any]], classes: int) -> ShardRecord:
+    def _replace(self, temporary: Path, target: Path, content: Any) -> None:
+        for attempt in range(_ATTEMPTS):
+            try:
+                for folder in (temporary.parent, target.parent):
+                    folder.mkdir(parents=True, exist_ok=True)
+                with temporary.open("wb") as file:
+                    file.write(content)
+                temporary.replace(target)
+                break
+            except FileNotFoundError:  # another build has finished and removed the journal
+                if attempt == _ATTEMPTS - 1:
+                    raise
+
+    @contextmanager
+    def _streamed(self, name: str) -> Generator[_Output]:
+        """Open a file of the store that gets its bytes bit by bit, and is there, whole, at the end.
+
+        An object of a bucket is kept in memory until then. Where the journal is gone, another build has finished this
+        store: its bytes are ours.
+        """
+        target = self.path / name
+        if isinstance(target, RemotePath):
+            output = _Output(target, [])
+            yield output
+            target.write_bytes(b"".join(output.sink))
+            return
+        temporary = self.path / JOURNAL / f"{uuid.uuid4().hex}.partial"
+        try:
+            with _blaming(target):
+                for folder in (temporary.parent, target.parent):
+                    folder.mkdir(parents=True, exist_ok=True)
+                file = temporary.open("wb", buffering=0)
+            with file:
+                output = _Output(target, file)
+                yield output
+            with _blaming(target):
+                try:
+                    temporary.replace(target)
+                except FileNotFoundError:
+                    if FileRecord.of(target) != output.record:
+                        raise
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def write_shard(
+        self, shard: int, parts: Iterable[Mapping[str, NDArray[Any]]], classes: int
+    ) -> ShardRecord:
         """Write one shard of every tile array and put it in the journal.
 
         Parameters
         ----------
         shard
             Number of the shard.
-        tiles
-            `data`, `labels`, `valid`, `split` and, where there are any, `targets` of the shard's tiles, shaped as
-            `StoreLayout.shape` says.
+        parts
+            `data`, `labels`, `valid`, `split` and, where there are any, `targets` of the shard's tiles in their order,
+            some tiles at a time, shaped as `StoreLayout.shape` says.
         classes
             Number of classes to count.
         """
         blosc.use_threads = False  # several Blosc threads give other bytes on each run
-        span = self.layout.tiles_of(shard)
-        files: dict[str, FileRecord] = {}
-        for name in self.layout.arrays:
-            array, encoded = self._tile_array(name)
-            array[span.start : span.stop] = tiles[name]
-            for file, content in encoded.items():
-                if not file.endswith("zarr.json"):
-                    files[file] = self._put(file, content.as_numpy_array())
+        small: dict[str, list[NDArray[Any]]] = {name: [] for name in self.layout.arrays if name != "data"}
+        encoder = self._encoder("data")
+        with self._streamed(_shard_file("data", shard)) as data:
+            for part in parts:
+                data.write(encoder.add(part["data"]))
+                for name, kept in small.items():
+                    kept.append(part[name])
+            data.write(encoder.end())
+        tiles = {name: np.concatenate(kept) for name, kept in small.items()}
+        assert len(tiles["labels"]) == len(self.layout.tiles_of(shard))
+        files = {_shard_file("data", shard): data.record}
+        for name, values in tiles.items():
+            encoder = self._encoder(name)
+            with self._streamed(_shard_file(name, shard)) as output:
+                output.write(encoder.add(values))
+                output.write(encoder.end())
+            files[_shard_file(name, shard)] = output.record
         pixels, labelled = count_pixels(
             tiles["labels"], tiles["valid"], tiles["split"], self.layout.halo, classes
         )
@@ -252,6 +290,10 @@ class StoreWriter:
         kept["checksum"] = _journal_checksum(shard, kept)
         self._put(f"{JOURNAL}/{_journal_name(shard)}", json.dumps(kept).encode())
         return record
+
+    def _encoder(self, name: str) -> ShardEncoder:
+        layout = self.layout
+        return ShardEncoder(layout.codec, layout.chunk, layout.shard // layout.chunk, _fill(name))
 
     def finished(self, shard: int) -> ShardRecord | None:
         """Return the record of a shard that an earlier build finished and whose bytes are still the same."""
@@ -289,7 +331,7 @@ class StoreWriter:
         files = {name: record for shard in records for name, record in shard.files.items()}
         made: dict[str, Any] = {}
         for name in self.layout.arrays:
-            made |= self._tile_array(name)[1]
+            made |= self._tile_array(name)
         for name, (axes, values) in arrays.items():
             array = zarr.create_array(
                 MemoryStore(made),
@@ -322,6 +364,63 @@ class StoreWriter:
         manifest = {"files": files, "checksum": manifest_checksum(files)}
         self._put(MANIFEST, json.dumps(manifest, sort_keys=True, indent=1).encode())
         remove_journal(self.path)
+
+
+class _Output:
+    """Writes the bytes of a file, and keeps its record."""
+
+    def __init__(self, target: Path, sink: Any) -> None:
+        self.target = target
+        self.sink = sink  #: an open file, or a list
+        self._length = 0
+        self._checksum = google_crc32c.Checksum()
+
+    def write(self, pieces: Iterable[Any]) -> None:
+        for piece in pieces:
+            content = piece
+            if isinstance(self.sink, list):
+                content = bytes(piece)  # the encoder may use its memory again
+                self.sink.append(content)
+            else:
+                with _blaming(self.target):
+                    _write_all(self.sink, content)
+            self._length += len(content)
+            self._checksum.update(content)
+
+    @property
+    def record(self) -> FileRecord:
+        """Of what was written so far."""
+        return FileRecord(self._length, self._checksum.digest().hex())
+
+
+def _write_all(file: Any, content: Any) -> None:
+    """Write to an unbuffered file, which may take a part at a time."""
+    view = memoryview(content)
+    while view:
+        view = view[file.write(view) :]
+
+
+@contextmanager
+def _blaming(target: Path) -> Generator[None]:
+    """Say which file of the store could not be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreWriteError(
+            f"{target} cannot be written: {error.strerror or error}. Make room, or see to it that the folder can be "
+            "written, and run the same workflow again: finished shards are kept."
+        ) from error
+
+
+def _shard_file(name: str, shard: int) -> str:
+    """Return the path of a shard in the store."""
+    trailing = "/0/0/0" if name in ("data", TARGETS) else "/0/0"
+    return f"tiles/{name}/c/{shard}{trailing}"
+
+
+def _fill(name: str) -> float:
+    """Return what a tile array holds where there is no tile."""
+    return np.nan if name == TARGETS else 0
 
 
 def remove_journal(store: Path) -> None:

@@ -95,6 +95,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Build the patch store of a workflow, or reuse the one that is there."""
+    _import_dask()
     from ..builder import run_build
     from ..engine import parse_bytes
 
@@ -301,6 +302,16 @@ class _InterruptedByUser(BaseException):
 
 def _interrupt(*_: Any) -> None:
     raise _InterruptedByUser
+
+
+def _import_dask() -> None:
+    """Import Dask's arrays without SciPy, which they would import whole for functions that nobody calls here."""
+    if "scipy" not in sys.modules:
+        sys.modules["scipy"] = None  # pyright: ignore[reportArgumentType] - None is how an import is blocked
+        try:
+            import dask.array  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        finally:
+            del sys.modules["scipy"]
 
 
 def main() -> None:

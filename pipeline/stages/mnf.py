@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from ..errors import BandstreamWarning, ConfigError
@@ -91,7 +90,7 @@ class Mnf(Projection):
                 "another direction (reduce.noise), other splits, or method pca."
             )
         inner = whitening.T @ moments.covariance @ whitening
-        values, vectors = scipy.linalg.eigh((inner + inner.T) / 2)
+        values, vectors = np.linalg.eigh((inner + inner.T) / 2)
         values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
         wanted = _number(values, counts, components=components, min_snr=min_snr, explained=explained)
         if rank < len(moments.mean):
@@ -165,7 +164,7 @@ def _whitening(noise: F8) -> F8:
     spread = np.sqrt(np.maximum(np.diagonal(noise), 0))
     inverse = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)
     # the correlation, so that the rule does not depend on the bands' units
-    values, vectors = scipy.linalg.eigh(noise * np.outer(inverse, inverse))
+    values, vectors = np.linalg.eigh(noise * np.outer(inverse, inverse))
     kept = values > max(values[-1], 0) * _NOISE_TOLERANCE
     return inverse[:, None] * vectors[:, kept] / np.sqrt(values[kept])
 

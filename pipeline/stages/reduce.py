@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
@@ -60,7 +59,7 @@ class Pca(Projection):
         """
         require_one_choice(components=components, explained=explained)
         bands = len(moments.mean)
-        values, vectors = scipy.linalg.eigh(moments.covariance)
+        values, vectors = np.linalg.eigh(moments.covariance)
         values, vectors = values[::-1], vectors[:, ::-1]
         # a component whose variance is rounding noise would be blown up by a scaling behind it
         spanned = int((values > values[0] * _RANK_TOLERANCE).sum())

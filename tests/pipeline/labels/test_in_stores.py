@@ -242,6 +242,6 @@ def test_the_counts_of_a_shard_survive_in_the_journal(tmp_path: Path) -> None:
         "targets": rng.normal(size=layout.shape("targets", 3)).astype("float32"),
     }
     tiles["targets"][rng.random(tiles["targets"].shape) < 0.3] = np.nan
-    record = writer.write_shard(0, tiles, 0)
+    record = writer.write_shard(0, [tiles], 0)
     assert record.targets is not None
     assert writer.finished(0) == record
