@@ -37,6 +37,8 @@ MIN_CHUNK_BYTES = MIB
 SHARD_BYTES = (8 * MIB, 128 * MIB)
 SHARDS_PER_STORE = 32
 _ATTEMPTS = 5
+#: Rows of a chunk of the small arrays: one chunk of a million tiles takes a second to read.
+INDEX_ROWS = 1 << 14
 _DTYPES: dict[str, Any] = {"data": "float32", "labels": "uint16", "valid": "bool", "split": "uint8"}
 _DTYPES[TARGETS] = "float32"
 
@@ -338,7 +340,9 @@ class StoreWriter:
                 name=name,
                 shape=values.shape,
                 dtype=values.dtype,
-                chunks=tuple(max(1, n) for n in values.shape),
+                chunks=tuple(
+                    max(1, min(n, INDEX_ROWS) if axis == 0 else n) for axis, n in enumerate(values.shape)
+                ),
                 compressors=[Crc32cCodec()],
                 dimension_names=axes,
                 config={"write_empty_chunks": True},

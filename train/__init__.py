@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .prediction import predict
-    from .stream import PatchStream
+    from .stream import AugmentConfig, DeviceFeed, PatchStream
     from .trainer import run_experiment as train
 
-__all__ = ["PatchStream", "predict", "train"]
+__all__ = ["AugmentConfig", "DeviceFeed", "PatchStream", "predict", "train"]
 
 _HOMES = {
+    "AugmentConfig": ("stream", "AugmentConfig"),
+    "DeviceFeed": ("stream", "DeviceFeed"),
     "PatchStream": ("stream", "PatchStream"),
     "predict": ("prediction", "predict"),
     "train": ("trainer", "run_experiment"),

@@ -1,4 +1,4 @@
-"""Commands of the second half: train, predict, demo. Torch is imported only when one of them runs."""
+"""Commands of the second half: train, predict, demo, stream. Torch is imported only when one of them runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from ..pipeline.cli.options import Read, read_options
 from ..pipeline.errors import ConfigError
+from .cli_stream import stream
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,6 +30,7 @@ def register(app: typer.Typer) -> None:
     app.command()(train)
     app.command()(predict)
     app.command()(demo)
+    app.command()(stream)
 
 
 def train(

@@ -20,6 +20,7 @@ from pydantic import Field
 from ..pipeline.config import StrictModel, apply_overrides, load_yaml, parse
 from ..pipeline.errors import ConfigError
 from .models import MODELS, known_model
+from .stream.augment_config import AugmentConfig
 
 MetricName = Literal["oa", "aa", "kappa", "macro_f1", "loss"]
 #: keys that say where things lie and nothing about what is computed
@@ -92,13 +93,6 @@ class LossSection(StrictModel):
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
 
 
-class AugmentSection(StrictModel):
-    """Changes of the training samples, drawn by seed, epoch and sample."""
-
-    flips: bool = False
-    """Turn and mirror every sample at random."""
-
-
 class EarlyStoppingSection(StrictModel):
     """When to stop, and which validation metric chooses the best weights."""
 
@@ -148,7 +142,8 @@ class Experiment(StrictModel):
     optimizer: OptimizerSection = OptimizerSection()
     scheduler: SchedulerSection = SchedulerSection()
     loss: LossSection = LossSection()
-    augment: AugmentSection = AugmentSection()
+    augment: AugmentConfig = AugmentConfig()
+    """Changes of the training samples, drawn by seed, epoch and sample."""
     epochs: int = Field(default=50, ge=1)
     early_stopping: EarlyStoppingSection | None = EarlyStoppingSection()
     """null: train all epochs; the best weights are then chosen by kappa."""

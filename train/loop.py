@@ -20,9 +20,10 @@ import torch
 from ..pipeline.errors import CheckpointError, DivergedError
 from ..pipeline.progress import progress
 from .checkpoints import Checkpoint, Checkpoints
-from .losses import summed_cross_entropy, targets, weight_total
+from .losses import goals, summed_cross_entropy, weight_total
 from .metrics import ConfusionCounter, Scores, number
 from .precision import autocast
+from .stream.device import DeviceFeed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from .runs import RunFolder
     from .stream import PatchStream
 
+#: what a batch is to be taken for, with the share of the loss that it has: see `losses.goals`
+Goals = list[tuple["Tensor", "Tensor | None"]]
 _BOARD_EVERY = (
     10  #: optimiser steps between two points of TensorBoard's curves; metrics.jsonl has all of them
 )
@@ -101,7 +104,7 @@ class Loop:
         if self.at.batch >= len(self.train):
             return  # the checkpoint was written after the last batch, before the evaluation
         every = self.experiment.checkpoint.every_steps
-        for batch in self.train:
+        for batch in DeviceFeed(self.train, self.device):
             loss, lr = self.step(batch)
             self.run.append({"step": self.at.step, "epoch": self.at.epoch, "loss": number(loss), "lr": lr})
             if self.at.step % _BOARD_EVERY == 0:
@@ -131,15 +134,14 @@ class Loop:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        image, target = self._on_device(batch)
-        total = weight_total(target, self.class_weight)
+        image, aims = self._on_device(batch)
+        total = self._weight(aims)
         loss = torch.zeros((), device=self.device)
-        for x_nbhw, goal in zip(image.split(settings.micro), target.split(settings.micro), strict=True):
+        for first in range(0, len(image), settings.micro):
+            some = slice(first, first + settings.micro)
             with autocast(self.precision, self.device):
-                logits = cast("Tensor", self.model(x_nbhw))
-            portion = (
-                summed_cross_entropy(logits, goal, self.class_weight, settings.loss.label_smoothing) / total
-            )
+                logits = cast("Tensor", self.model(image[some]))
+            portion = self._summed_loss(logits, aims, some) / total
             self.scaler.scale(portion).backward()
             loss = loss + portion.detach()
         value = float(loss.item())
@@ -168,11 +170,27 @@ class Loop:
             "and train into another folder with --out."
         )
 
-    def _on_device(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        image, label, mask = (
-            batch[name].to(self.device, non_blocking=True) for name in ("image", "label", "mask")
-        )
-        return image, targets(label, mask)
+    def _on_device(self, batch: dict[str, Any]) -> tuple[Tensor, Goals]:
+        there = {
+            name: value.to(self.device, non_blocking=True)
+            for name, value in batch.items()
+            if name in ("image", "label", "mask", "label_b", "mix")
+        }
+        return there["image"], goals(there)
+
+    def _weight(self, aims: Goals) -> Tensor:
+        weights = [weight_total(target, self.class_weight, share) for target, share in aims]
+        return torch.stack(weights).sum()
+
+    def _summed_loss(self, logits: Tensor, aims: Goals, some: slice) -> Tensor:
+        smoothing = self.experiment.loss.label_smoothing
+        losses = [
+            summed_cross_entropy(
+                logits, target[some], self.class_weight, smoothing, None if share is None else share[some]
+            )
+            for target, share in aims
+        ]
+        return torch.stack(losses).sum()
 
     def _end_epoch(self, bar: Progress) -> None:
         settings, at = self.experiment, self.at
@@ -214,8 +232,8 @@ class Loop:
         weight = torch.zeros_like(loss)
         self.model.eval()
         with torch.no_grad():
-            for batch in stream:
-                image, target = self._on_device(batch)
+            for batch in DeviceFeed(stream, self.device):
+                image, [(target, _)] = self._on_device(batch)
                 logits = cast("Tensor", self.model(image))
                 loss += summed_cross_entropy(
                     logits, target, self.class_weight, self.experiment.loss.label_smoothing

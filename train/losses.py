@@ -7,6 +7,7 @@ labelled pixels of the global batch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,20 +26,36 @@ def targets(label: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask & (label > 0), label - 1, IGNORE)
 
 
-def weight_total(target: Tensor, class_weight: Tensor | None) -> Tensor:
-    """Sum the class weights over the labelled pixels; without weights, count them.
+def goals(batch: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor | None]]:
+    """Return what a batch is to be taken for: `targets`, and the share of each pixel's loss that they have (None: all).
+
+    One pair, or for a batch mixed by mixup two: the own labels and the partner's (Zhang et al. 2018).
+    """
+    own = targets(batch["label"], batch["mask"])
+    if "mix" not in batch:
+        return [(own, None)]
+    return [(own, batch["mix"]), (targets(batch["label_b"], batch["mask"]), 1 - batch["mix"])]
+
+
+def weight_total(target: Tensor, class_weight: Tensor | None, share: Tensor | None = None) -> Tensor:
+    """Sum the class weights over the labelled pixels, each times its share; without either, count them.
 
     At least a tiny positive number, so that a batch without any labelled pixel has loss 0 and not 0 / 0.
     """
     labelled = target != IGNORE
-    if class_weight is None:
+    if class_weight is None and share is None:
         return labelled.sum().clamp(min=1).to(torch.float32)
-    weights = class_weight[target.clamp(min=0)] * labelled
+    weights = labelled if class_weight is None else class_weight[target.clamp(min=0)] * labelled
+    weights = weights if share is None else weights * share
     return weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
 
 
 def summed_cross_entropy(
-    logits: Tensor, target: Tensor, class_weight: Tensor | None = None, label_smoothing: float = 0.0
+    logits: Tensor,
+    target: Tensor,
+    class_weight: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    share: Tensor | None = None,
 ) -> Tensor:
     """Cross-entropy summed over the labelled pixels.
 
@@ -54,19 +71,22 @@ def summed_cross_entropy(
         (classes,) or None.
     label_smoothing
         Share of the target spread evenly over all classes.
+    share
+        Factor of each pixel's loss, shaped like `target`; None: 1.
     """
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     # one row per pixel: the two-dimensional kernels have no deterministic form on CUDA
     rows = logits.movedim(1, -1).reshape(-1, logits.shape[1])
-    return functional.cross_entropy(
+    loss = functional.cross_entropy(
         rows,
         target.reshape(-1),
         weight=None if class_weight is None else class_weight.to(rows.dtype),
         ignore_index=IGNORE,
-        reduction="sum",
+        reduction="sum" if share is None else "none",
         label_smoothing=label_smoothing,
     )
+    return loss if share is None else (loss * share.reshape(-1)).sum()
 
 
 def balanced_weights(counts: NDArray[np.int64]) -> Tensor:

@@ -56,7 +56,7 @@ def make_stream(experiment: Experiment, store: PatchStore, split: str) -> PatchS
         shuffle=training,
         rank=0,
         world_size=1,
-        flips=training and experiment.augment.flips,
+        augment=experiment.augment if training else None,
     )
 
 

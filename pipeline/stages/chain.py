@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 
 from ..config import fingerprint
@@ -179,6 +178,8 @@ class FittedChain:
     @classmethod
     def load(cls, folder: Path) -> FittedChain:
         """Read the chain from the `transforms` group of a store."""
+        import zarr  # while a build imports it, its sources are hashed
+
         group = zarr.open_group(zarr_store(folder), mode="r", zarr_format=3)
         attrs: dict[str, Any] = dict(group.attrs)
         stages: list[Stage] = []

@@ -107,7 +107,7 @@ def write_store(path: Path, **changes: Any) -> PatchStore:
     for shard in range(layout.shards):
         span = layout.tiles_of(shard)
         own = {name: array[span.start : span.stop] for name, array in tiles.items()}
-        records.append(writer.write_shard(shard, own, spec["classes"]))
+        records.append(writer.write_shard(shard, [own], spec["classes"]))
     fingerprint = hashlib.sha256(repr(sorted(spec.items())).encode()).hexdigest()
     attrs = {
         "schema": SCHEMA,

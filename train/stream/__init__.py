@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .augment_config import AugmentConfig
+from .device import DeviceFeed
 from .patch_stream import Batch, PatchStream
 
-__all__ = ["Batch", "PatchStream"]
+__all__ = ["AugmentConfig", "Batch", "DeviceFeed", "PatchStream"]

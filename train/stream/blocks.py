@@ -1,232 +1,376 @@
-"""Samples of a store's blocks: counting them, keeping decoded blocks, gathering batches.
+"""Decoded blocks in the slots of one pool, and the gathering of batches from them.
 
-A block is an inner chunk of the store: `chunk_tiles` whole tiles with all bands. Decoded blocks live in the slots of
-one pool, so that a batch is a single indexing operation over all of them, and a slot is decoded into again when its
-block is no longer needed. Everything that depends on the split is done once, when a block is decoded.
-
-Two kinds of samples: whole tiles (`patch` None), and patches centred on single pixels, for which blocks are kept band
-last, since a patch's rows are then runs of contiguous memory.
+A batch is a single indexing operation over all slots, straight into the batch's memory. Everything that depends on the
+split is done once, when a block is decoded: what only other splits may see is blanked, and pixels that are samples are
+listed. For patches, blocks are kept band last, since a patch's rows are then runs of contiguous memory.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from ...pipeline.errors import StoreCorruptError
-from ...pipeline.store import SPLIT_CODE, PatchStore
-
-Int64s = NDArray[np.int64]
+from .pool import Fields
+from .samples import Int64s, Samples, SampleSet
+from .shards import BlockReader, ReadTimes, packed_bytes, shard_file
 
 
 @dataclass(frozen=True)
-class SampleSet:
-    """Which samples of a store a stream gives out."""
+class SlotSize:
+    """Bytes and shapes of a slot, the largest that any of the stores needs."""
 
-    store: PatchStore
-    split: str  #: train, validation, test or all
-    patch: int | None  #: side of pixel-centred patches; None: whole tiles
+    tiles: int
+    pixels: int  #: of all its tiles, halo included
+    core: int  #: core pixels of all its tiles: the most samples
+    bands: int
+    targets: int
+    labels: bool  #: whether any store has classes
+
+    @classmethod
+    def of(cls, samples: Samples) -> SlotSize:
+        """Return the size for these samples."""
+        stores = [one.store for one in samples.sets]
+        return cls(
+            max(store.chunk_tiles for store in stores),
+            max(one.store.chunk_tiles * one.side**2 for one in samples.sets),
+            max(store.chunk_tiles * store.tile_size**2 for store in stores),
+            stores[0].bands,
+            len(stores[0].targets),
+            any(store.classes for store in stores),
+        )
 
     @property
-    def code(self) -> int | None:
-        """The split's number in the store; None: any."""
-        return None if self.split == "all" else SPLIT_CODE[self.split]
+    def data_bytes(self) -> int:
+        """Bytes of the pixels of a block."""
+        return 4 * self.pixels * self.bands
 
-    @cached_property
-    def tile_samples(self) -> Int64s:
-        """Samples in each tile, (tile,): from the store's index alone."""
-        index = self.store.index
-        if self.patch is None and self.code is None:
-            return np.ones(len(self.store), np.int64)
-        by_split = index.labelled.sum(axis=2) if self.store.classes else index.pixels
-        pixels = by_split.sum(axis=1) if self.code is None else by_split[:, self.code]
-        return (pixels if self.patch is not None else pixels > 0).astype(np.int64)
+    def slot_bytes(self, patch: int | None) -> int:
+        """Bytes of a slot."""
+        per_pixel = 2 * self.labels + 4 * self.targets
+        if patch is None:
+            return self.data_bytes + self.pixels * (per_pixel + 1)
+        return self.data_bytes + self.core * (per_pixel + 4)
 
-    @cached_property
-    def block_samples(self) -> Int64s:
-        """Samples in each block, (block,)."""
-        return np.add.reduceat(self.tile_samples, np.arange(0, len(self.store), self.store.chunk_tiles))
+    def work_bytes(self, patch: int | None) -> int:
+        """Bytes that decoding a block takes beside its slot."""
+        unpacked = 0 if patch is None else self.data_bytes
+        targets = 4 * self.pixels * self.targets
+        return packed_bytes(max(self.data_bytes, targets)) + unpacked + targets + 6 * self.pixels
 
-    def describe(self) -> str:
-        """Count the usable pixels by split, for messages."""
-        kind = "valid labelled" if self.store.classes else "valid"
-        index = self.store.index
-        totals = (
-            index.labelled.sum(axis=(0, 2)) if self.store.classes else index.pixels.sum(axis=0)
-        ).tolist()
-        counts = ", ".join(f"{name} {totals[code]}" for name, code in SPLIT_CODE.items())
-        return f"{kind} core pixels by split: {counts}"
-
-
-@dataclass(frozen=True)
-class Samples:
-    """A gathered batch; every array is its own memory.
-
-    n samples; b bands; tiles are y = x = size + 2 halo, patches y = x = patch.
-    """
-
-    image_nbhw: NDArray[np.float32]  #: (n, band, y, x); patches with the band last in memory
-    label: Int64s  #: (n, y, x) for tiles, (n,) for patches
-    mask: NDArray[np.bool_]  #: shape of `label`
-    tile: Int64s  #: (n,)
-    row: Int64s  #: (n,) scene row of the core's first pixel, or of the patch's centre
-    col: Int64s  #: (n,)
-    ids: Int64s  #: (n,) number of the sample that no other sample of the store has
+    def fields(self, samples: Samples, count: int) -> Fields:
+        """Return shapes and dtypes of a batch of `count` samples; images of patches have the band last here."""
+        side = samples.sets[0].side if samples.patch is None else samples.patch
+        wide = (side, side) if samples.patch is None else ()
+        shape = (self.bands, side, side) if samples.patch is None else (side, side, self.bands)
+        fields: Fields = {"image": ((count, *shape), np.float32), "label": ((count, *wide), np.int64)}
+        fields["mask"] = ((count, *wide), np.bool_)
+        if self.targets:
+            fields["target"] = ((count, self.targets, *wide), np.float32)
+        names = ("tile", "row", "col", "ids", *(() if len(samples.sets) == 1 else ("store",)))
+        return fields | dict.fromkeys(names, ((count,), np.int64))
 
 
-class BlockPool:
-    """The most recently used blocks of a store, decoded, and the gathering of batches from them.
+class Slots:
+    """Decoded blocks, each in its slot.
 
     Parameters
     ----------
     samples
         What is streamed.
+    readers
+        Of each store's blocks.
     slots
-        Number of blocks kept; reading is whole blocks, least recently used ones go first.
+        Blocks that are held at a time.
+    listed_bytes
+        That labels, masks and lists of samples may take beside the slots, so that they are read once.
     """
 
-    def __init__(self, samples: SampleSet, slots: int) -> None:
-        store, patch = samples.store, samples.patch
-        self.samples = samples
-        self.slots = slots
-        self.blocks_read = 0
-        self._side = store.tile_size + 2 * store.halo
-        side, tiles = self._side, slots * store.chunk_tiles
-        shape = (tiles, store.bands, side, side) if patch is None else (tiles, side, side, store.bands)
-        self._data = np.empty(shape, np.float32)
-        self._labels = np.zeros((tiles, side, side), np.uint16)
-        self._mask = np.zeros((tiles if patch is None else 0, side, side), np.bool_)
-        # pixel of each sample inside its block, counted over (tile, y, x)
-        core_pixels = store.chunk_tiles * store.tile_size**2
-        self._pixel = np.zeros((slots, 0 if patch is None else core_pixels), np.int32)
-        self._held: OrderedDict[int, int] = OrderedDict()  # block -> slot, least recently used first
-        self._free = list(range(slots))
-        self._slot_of = np.full(len(samples.block_samples), -1, np.int64)
-        self._tile_of_sample = np.flatnonzero(samples.tile_samples).astype(np.int64)
-        self._first_sample = np.concatenate([np.zeros(1, np.int64), np.cumsum(samples.block_samples)])
+    def __init__(
+        self, samples: Samples, readers: Sequence[BlockReader], slots: int, listed_bytes: int = 0
+    ) -> None:
+        self.samples, self._readers, self.count = samples, readers, slots
+        size = self.size = SlotSize.of(samples)
+        side, patch = samples.sets[0].side, samples.patch
+        tiles = slots * size.tiles
+        # not touched before blocks come, so that memory which is never needed is never taken
+        if patch is None:
+            self._data = np.empty((tiles, size.bands, side, side), np.float32)
+            self._mask = np.empty((tiles, side, side), np.bool_)
+            self._labels = np.zeros((tiles if size.labels else 0, side, side), np.uint16)
+            self._targets = np.empty((tiles if size.targets else 0, size.targets, side, side), np.float32)
+        else:
+            self._data = np.empty((slots * size.pixels, size.bands), np.float32)
+            # of each sample: its pixel in the block, counted over (tile, y, x)
+            self._pixel = np.empty((slots, size.core), np.int32)
+            self._labels = np.zeros((slots, size.core if size.labels else 0), np.uint16)
+            self._targets = np.empty((slots, size.core if size.targets else 0, size.targets), np.float32)
+        self._finite = np.zeros(len(samples.block_samples), np.bool_)
+        self._listed: dict[int, tuple[NDArray[Any], ...]] = {}
+        self._listed_left = listed_bytes
 
-    def gather(self, blocks: Int64s, items: Int64s) -> Samples:
-        """Build a batch.
+    # -- decoding ------------------------------------------------------------------------------------------------
+
+    def decode(self, block: int, slot: int, work: NDArray[np.uint8], times: ReadTimes) -> None:
+        """Read a block into a slot; in any thread.
 
         Parameters
         ----------
-        blocks, items
-            (n,) block of each sample and its number inside the block.
+        block
+            Counted over all stores.
+        slot
+            Which nothing else uses.
+        work
+            (`SlotSize.work_bytes`,)
+        times
+            Added to.
 
         Raises
         ------
         StoreCorruptError
-            A shard is missing or damaged; its file is named.
+            A shard is missing or damaged, or a pixel is NaN; the file is named.
         """
-        needed = np.unique(blocks)
-        if len(needed) <= self.slots:
-            self._hold(needed)
-            return self._take(blocks, items)
-        # more blocks than the pool holds (large batches of small blocks): part by part
-        parts = [
-            np.flatnonzero(np.isin(blocks, some))
-            for some in np.split(needed, range(self.slots, len(needed), self.slots))
-        ]
-        taken: list[Samples] = []
-        for part in parts:
-            self._hold(np.unique(blocks[part]))
-            taken.append(self._take(blocks[part], items[part]))
-        back = np.argsort(np.concatenate(parts))
-        joined = {
-            name: np.concatenate([getattr(piece, name) for piece in taken])[back]
-            for name in Samples.__dataclass_fields__
-        }
-        return Samples(**joined)
-
-    def _hold(self, needed: Int64s) -> None:
-        """Decode the blocks that are not there yet, in place of those not used for longest."""
-        missing: list[int] = []
-        for block in needed.tolist():
-            if block in self._held:
-                self._held.move_to_end(block)
-            else:
-                missing.append(block)
-        for block in missing:
-            if not self._free:
-                oldest, slot = self._held.popitem(last=False)
-                self._slot_of[oldest] = -1
-                self._free.append(slot)
-            # taken only once decoded: an error leaves a free slot rather than a wrong block
-            slot = self._free[-1]
-            self._decode(block, slot)
-            self._free.pop()
-            self._held[block] = slot
-            self._slot_of[block] = slot
-
-    def _decode(self, block: int, slot: int) -> None:
-        samples, store = self.samples, self.samples.store
-        first = block * store.chunk_tiles
-        stop = min(first + store.chunk_tiles, len(store))
-        data_tbyx = store.read_tiles("data", first, stop)
-        mask_tyx = self._own_core(first, stop, data_tbyx)
-        at = slice(slot * store.chunk_tiles, slot * store.chunk_tiles + stop - first)
-        if store.classes:
-            labels_tyx = store.read_tiles("labels", first, stop)
-            mask_tyx &= labels_tyx > 0
-            self._labels[at] = labels_tyx
-        self.blocks_read += 1
-        if samples.patch is None:
-            self._data[at] = data_tbyx
-            self._mask[at] = mask_tyx
-            if samples.code is not None and store.classes:
-                # labels of other splits are not given out either, mask or not
-                self._labels[at][store.read_tiles("split", first, stop) != samples.code] = 0
-            return
-        self._data[at] = data_tbyx.transpose(0, 2, 3, 1)
-        pixels = np.flatnonzero(mask_tyx)
-        if len(pixels) != samples.block_samples[block]:
-            raise StoreCorruptError(
-                f"Tiles {first}-{stop - 1} of the store {store.path} hold {len(pixels)} pixels of the split "
-                f"{samples.split!r} where their index says {samples.block_samples[block]}. Check it with `bandstream "
-                "store verify`; delete the store and run its workflow again."
-            )
-        self._pixel[slot, : len(pixels)] = pixels
-
-    def _own_core(self, first: int, stop: int, data_tbyx: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Return the valid core pixels of the split, (tile, y, x), and blank in `data_tbyx` what only others may see."""
-        samples, store = self.samples, self.samples.store
-        core = (slice(None), *(slice(store.halo, store.halo + store.tile_size),) * 2)
-        own = np.zeros((stop - first, self._side, self._side), np.bool_)
-        if samples.code is None:
-            own[core] = True
+        number, local = self.samples.place(block)
+        one, reader, size = self.samples.sets[number], self._readers[number], self.size
+        cut = _Cutter(work)
+        packed = cut(packed_bytes(max(size.data_bytes, 4 * size.pixels * size.targets)), np.uint8)
+        side = one.side
+        if one.patch is None:
+            at = slot * size.tiles
+            data_tbyx = self._data[at : at + one.store.chunk_tiles]
         else:
-            own[core] = store.read_tiles("split", first, stop)[core] == samples.code
-            if samples.patch is None:
-                mixed = np.flatnonzero(~own[core].all(axis=(1, 2)))
-                blank_unseen(data_tbyx, own, mixed, store.halo)
-        return own & store.read_tiles("valid", first, stop)
+            data_tbyx = cut((one.store.chunk_tiles, size.bands, side, side), np.float32)
+        reader.read("data", local, data_tbyx, packed, times)
+        first = local * one.store.chunk_tiles
+        tiles = min(one.store.chunk_tiles, len(one.store) - first)
+        self._check_finite(one, block, first, data_tbyx[:tiles])
+        listed = self._listed.get(block) or self._list(_Facts(one, local, reader, packed, times), block)
+        targets = None
+        if size.targets:
+            targets = cut((one.store.chunk_tiles, size.targets, side, side), np.float32)
+            reader.read("targets", local, targets, packed, times)
+            targets = targets[:tiles]
+        if one.patch is None:
+            self._place_tiles(one, slot, data_tbyx[:tiles], listed, targets)
+        else:
+            self._place_pixels(slot, data_tbyx[:tiles], listed, targets)
 
-    def _take(self, blocks: Int64s, items: Int64s) -> Samples:
-        samples, store = self.samples, self.samples.store
-        slot = self._slot_of[blocks]
-        index = store.index
+    def _place_tiles(
+        self,
+        one: SampleSet,
+        slot: int,
+        data_tbyx: NDArray[np.float32],
+        listed: tuple[NDArray[Any], ...],
+        targets: NDArray[np.float32] | None,
+    ) -> None:
+        """Complete a slot of whole tiles whose pixels are there."""
+        mask, labels, own = listed
+        at = slice(slot * self.size.tiles, slot * self.size.tiles + len(data_tbyx))
+        if len(own):
+            mixed = np.flatnonzero(~own[_core(one)].all(axis=(1, 2)))
+            blank_unseen(data_tbyx, own, mixed, one.store.halo)
+        self._mask[at] = mask
+        if self.size.labels:
+            self._labels[at] = labels if len(labels) else 0
+        if targets is not None:
+            self._targets[at] = np.where(own[:, None], targets, np.float32(np.nan)) if len(own) else targets
+
+    def _place_pixels(
+        self,
+        slot: int,
+        data_tbyx: NDArray[np.float32],
+        listed: tuple[NDArray[Any], ...],
+        targets: NDArray[np.float32] | None,
+    ) -> None:
+        """Fill a slot of pixels."""
+        pixels, labels = listed
+        tiles, bands, side, _ = data_tbyx.shape
+        start = slot * self.size.pixels
+        data_tyxb = self._data[start : start + tiles * side**2].reshape(tiles, side, side, bands)
+        np.copyto(data_tyxb, data_tbyx.transpose(0, 2, 3, 1))
+        self._pixel[slot, : len(pixels)] = pixels
+        if self.size.labels:
+            self._labels[slot, : len(pixels)] = labels if len(labels) else 0
+        if targets is not None:
+            tile, within = np.divmod(pixels, side**2)
+            self._targets[slot, : len(pixels)] = targets.reshape(tiles, -1, side**2)[tile, :, within]
+
+    def _list(self, facts: _Facts, block: int) -> tuple[NDArray[Any], ...]:
+        """Return what must be known of a block beside its pixels, and keep it where there is room."""
+        one = facts.samples
+        own, mask, labels = facts.own(), facts.mask(), facts.labels()
+        if labels is not None:
+            mask &= labels > 0
+            if own is not None:
+                # labels of other splits are not given out either, mask or not
+                labels[facts.foreign()] = 0
+        none = np.empty(0, np.uint16)
+        if one.patch is None:
+            listed = (mask, none if labels is None else labels, none if own is None else own)
+        else:
+            pixels = np.flatnonzero(mask).astype(np.int32)
+            expected = int(self.samples.block_samples[block])
+            if len(pixels) != expected:
+                raise StoreCorruptError(
+                    f"Tiles {facts.first}-{facts.stop - 1} of the store {one.store.path} hold {len(pixels)} pixels of "
+                    f"the split {one.split!r} where their index says {expected}. Check it with `bandstream store "
+                    "verify`; delete the store and run its workflow again."
+                )
+            of_pixels = none if labels is None else labels.reshape(-1)[pixels]
+            if self.samples.by_class:
+                order = np.argsort(of_pixels, kind="stable")
+                pixels, of_pixels = pixels[order], of_pixels[order]
+            listed = (pixels, of_pixels)
+        length = sum(part.nbytes for part in listed)
+        if length <= self._listed_left:
+            self._listed_left -= length
+            self._listed[block] = listed
+        return listed
+
+    def _check_finite(self, one: SampleSet, block: int, first: int, data_tbyx: NDArray[np.float32]) -> None:
+        if self._finite[block]:
+            return
+        with np.errstate(invalid="ignore"):
+            lowest = data_tbyx.min()
+        if np.isnan(lowest):
+            tile = first + int(np.flatnonzero(np.isnan(data_tbyx).any(axis=(1, 2, 3)))[0])
+            raise StoreCorruptError(
+                f"Tile {tile} of the store {one.store.path} holds NaN, in the file "
+                f"{shard_file(one.store, 'data', tile // one.store.shard_tiles)}; a store has 0 where a pixel has no "
+                "data. Delete the store and run its workflow again."
+            )
+        self._finite[block] = True
+
+    # -- gathering -----------------------------------------------------------------------------------------------
+
+    def fields(self, count: int) -> Fields:
+        """Return shapes and dtypes of a batch of `count` samples; images of patches have the band last here."""
+        return self.size.fields(self.samples, count)
+
+    def gather(self, blocks: Int64s, items: Int64s, slots: Int64s, out: dict[str, NDArray[Any]]) -> None:
+        """Copy samples into a part of a batch.
+
+        Parameters
+        ----------
+        blocks, items, slots
+            (n,) block of each sample, its number inside the block, and the slot where the block lies.
+        out
+            Arrays as `fields` says, of n samples.
+        """
+        samples, size = self.samples, self.size
+        store = samples.store_of(blocks)
+        if "store" in out:
+            out["store"][...] = store
         if samples.patch is None:
-            tile = self._tile_of_sample[self._first_sample[blocks] + items]
-            held = slot * store.chunk_tiles + tile - blocks * store.chunk_tiles
-            label = self._labels[held].astype(np.int64)
-            image = self._data.take(held, axis=0)
-            return Samples(image, label, self._mask[held], tile, index.row[tile], index.col[tile], tile)
-        pixel = self._pixel[slot, items].astype(np.int64)
-        tile_in_block, within = np.divmod(pixel, self._side**2)
-        y, x = np.divmod(within, self._side)
-        held = slot * store.chunk_tiles + tile_in_block
-        image = gather_patches(self._data, held, y, x, samples.patch)
-        label = self._labels[held, y, x].astype(np.int64)
-        tile = blocks * store.chunk_tiles + tile_in_block
-        row, col = index.row[tile] + y - store.halo, index.col[tile] + x - store.halo
-        return Samples(
-            image, label, np.ones(len(label), np.bool_), tile, row, col, tile * self._side**2 + within
+            tile = samples.sampled_tile[samples.first_sample[blocks] + items]
+            local = tile - samples.first_tile[store]
+            chunk_tiles = np.array([one.store.chunk_tiles for one in samples.sets])[store]
+            held = slots * size.tiles + local - (blocks - samples.first_block[store]) * chunk_tiles
+            _take(self._data, held, out["image"])
+            # `clip` writes straight into `out`; the other modes copy twice
+            np.take(self._mask, held, axis=0, out=out["mask"], mode="clip")
+            out["label"][...] = self._labels[held] if size.labels else 0
+            if size.targets:
+                _take(self._targets, held, out["target"])
+            out["tile"][...], out["row"][...], out["col"][...] = local, samples.row[tile], samples.col[tile]
+            out["ids"][...] = tile
+            return
+        side, size_, halo, chunk = (
+            np.array(values)[store]
+            for values in zip(
+                *((one.side, one.side**2, one.store.halo, one.store.chunk_tiles) for one in samples.sets),
+                strict=True,
+            )
         )
+        pixel = self._pixel[slots, items].astype(np.int64)
+        tile_in_block, within = np.divmod(pixel, size_)
+        y, x = np.divmod(within, side)
+        gather_patches(self._data, slots * size.pixels + pixel, side, samples.patch, out["image"])
+        out["label"][...] = self._labels[slots, items] if size.labels else 0
+        out["mask"][...] = True
+        if size.targets:
+            out["target"][...] = self._targets[slots, items]
+        local = (blocks - samples.first_block[store]) * chunk + tile_in_block
+        tile = samples.first_tile[store] + local
+        out["tile"][...], out["ids"][...] = local, samples.first_id[store] + local * size_ + within
+        out["row"][...], out["col"][...] = samples.row[tile] + y - halo, samples.col[tile] + x - halo
+
+
+class _Cutter:
+    """Cuts arrays from a piece of memory, one behind the other."""
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self._memory, self._at = memory, 0
+
+    def __call__(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        array = np.ndarray(shape, dtype, self._memory, self._at)
+        self._at += -(-array.nbytes // 8) * 8
+        return array
+
+
+class _Facts:
+    """Labels, validity and splits of a block; what the tile index already says is not read.
+
+    Arrays are (tile, y, x) over the block's tiles in the store, with halo.
+    """
+
+    def __init__(
+        self, samples: SampleSet, block: int, reader: BlockReader, packed: NDArray[np.uint8], times: ReadTimes
+    ) -> None:
+        store = samples.store
+        self.samples, self.first = samples, block * store.chunk_tiles
+        self.stop = min(self.first + store.chunk_tiles, len(store))
+        self._block, self._reader, self._packed, self._times = block, reader, packed, times
+        self._split: NDArray[np.uint8] | None = None
+
+    def _read(self, name: str, dtype: Any) -> NDArray[Any]:
+        store, side = self.samples.store, self.samples.side
+        out = np.empty((store.chunk_tiles, side, side), dtype)
+        self._reader.read(name, self._block, out, self._packed, self._times)
+        return out[: self.stop - self.first]
+
+    def _inside(self) -> NDArray[np.bool_]:
+        inside = np.zeros((self.stop - self.first, self.samples.side, self.samples.side), np.bool_)
+        inside[_core(self.samples)] = True
+        return inside
+
+    def foreign(self) -> NDArray[np.bool_]:
+        """Return which pixels, halo included, are of another split."""
+        if self._split is None:
+            self._split = self._read("split", np.uint8)
+        return self._split != self.samples.code
+
+    def own(self) -> NDArray[np.bool_] | None:
+        """Return the core pixels of the split, None where the split does not matter."""
+        if self.samples.code is None:
+            return None
+        if self.samples.plain_tiles[1][self.first : self.stop].all():
+            return self._inside()
+        return self._inside() & ~self.foreign()
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Return the valid core pixels of the split."""
+        own = self.own()
+        mask = self._inside() if own is None else own.copy()
+        if not self.samples.plain_tiles[0][self.first : self.stop].all():
+            mask &= self._read("valid", np.bool_)
+        return mask
+
+    def labels(self) -> NDArray[np.uint16] | None:
+        """Return the labels, None where the store has none."""
+        return self._read("labels", np.uint16) if self.samples.store.classes else None
+
+
+def _core(samples: SampleSet) -> tuple[slice, slice, slice]:
+    halo = samples.store.halo
+    inside = slice(halo, halo + samples.store.tile_size)
+    return slice(None), inside, inside
 
 
 def blank_unseen(
@@ -255,31 +399,36 @@ def blank_unseen(
 
 
 def gather_patches(
-    data_tyxb: NDArray[np.float32], tile: Int64s, y: Int64s, x: Int64s, patch: int
-) -> NDArray[np.float32]:
-    """Cut patches around pixels.
+    data_pb: NDArray[np.float32],
+    pixel: Int64s,
+    side: Int64s,
+    patch: int,
+    out_nyxb: NDArray[np.float32],
+) -> None:
+    """Copy the patches around pixels of tiles.
 
     Parameters
     ----------
-    data_tyxb
-        (tile, y, x, band), contiguous.
-    tile, y, x
-        (n,) centres, at least patch // 2 away from the tiles' edges.
+    data_pb
+        (pixel, band), contiguous; tiles lie in it row by row.
+    pixel
+        (n,) centres, at least patch // 2 away from the edges of their tiles.
+    side
+        (n,) pixels in a row of the centre's tile.
     patch
         Side in pixels, odd.
-
-    Returns
-    -------
-    ndarray
-        (n, band, patch, patch), with the band last in memory.
+    out_nyxb
+        (n, patch, patch, band), contiguous.
     """
-    tiles, height, width, bands = data_tyxb.shape
-    # every run of `patch` pixels along x as one overlapping item of bytes: a patch's row is then copied at once
-    run_bytes, pixel_bytes = patch * bands * data_tyxb.itemsize, bands * data_tyxb.itemsize
-    runs = np.ndarray(
-        (tiles * height * width - patch + 1,), f"V{run_bytes}", buffer=data_tyxb.data, strides=(pixel_bytes,)
-    )
+    pixels, bands = data_pb.shape
+    # runs of `patch` pixels along x as overlapping items: a row of a patch is one copy
+    runs = torch.from_numpy(data_pb).as_strided((pixels - patch + 1, patch * bands), (bands, 1))
     half = patch // 2
-    corner = (tile * height + y - half) * width + x - half
-    rows: NDArray[np.float32] = runs[corner[:, None] + width * np.arange(patch)].view(np.float32)
-    return rows.reshape(len(tile), patch, patch, bands).transpose(0, 3, 1, 2)
+    first = (pixel - half)[:, None] + side[:, None] * np.arange(-half, half + 1)
+    out = torch.from_numpy(out_nyxb).view(-1, patch * bands)
+    torch.index_select(runs, 0, torch.from_numpy(first.ravel()), out=out)
+
+
+def _take(source: NDArray[np.float32], index: Int64s, out: NDArray[np.float32]) -> None:
+    """Copy items of the first axis into `out`, by as many threads as torch has."""
+    torch.index_select(torch.from_numpy(source), 0, torch.from_numpy(index), out=torch.from_numpy(out))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -10,15 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bandstream.train.stream.order import (
-    SampleOrder,
-    keys_of,
-    mix64,
-    permute,
-    rank_samples,
-    sample_keys,
-    steps_of,
-)
+from bandstream.train.stream.order import EqualBlocks, SampleOrder, rank_samples, sample_keys, steps_of
+from bandstream.train.stream.permutation import keys_of, mix64, permute, unpermute
 
 seeds = st.integers(-(2**63), 2**64 - 1)
 MASK64 = 2**64 - 1
@@ -94,6 +88,14 @@ def test_permute_moves_each_value_anywhere_equally_often():
     assert stats.chisquare(np.bincount((beside - to) % 100, minlength=100)[1:]).pvalue > 1e-4
 
 
+@given(st.integers(1, 2**53), seeds, st.data())
+def test_unpermute_undoes_permute(domain, number, data):
+    values = np.array(data.draw(st.lists(st.integers(0, domain - 1), min_size=1, max_size=20)), np.int64)
+    key = keys_of(number)
+    assert np.array_equal(unpermute(permute(values, domain, key), domain, key), values)
+    assert np.array_equal(permute(unpermute(values, domain, key), domain, key), values)
+
+
 def test_permute_needs_no_memory_of_its_domain():
     out = permute(np.arange(2**52, 2**52 + 1000, dtype=np.int64), 2**53, keys_of(1))
     assert len(set(out.tolist())) == 1000
@@ -142,7 +144,58 @@ def test_order_is_the_one_of_the_design(block_samples, seed, epoch, lanes, windo
     assert epoch_ids(order, epoch) == plain_order(order, epoch)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=20).filter(any),
+    seeds,
+    st.integers(1, 10),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_a_samples_place_tells_its_number(block_samples, seed, lanes, window, shuffle):
+    order = order_of(block_samples, seed, lanes, window, shuffle=shuffle)
+    numbers = np.arange(order.samples)
+    for epoch in (0, 3):
+        of_epoch = order.epoch(epoch)
+        assert np.array_equal(of_epoch.number_of(*of_epoch.locate(numbers)), numbers)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 30),
+    size=st.integers(1, 9),
+    last=st.integers(1, 9),
+    seed=seeds,
+    lanes=st.integers(1, 10),
+    shuffle=st.booleans(),
+)
+def test_equal_blocks_by_formula_are_ordered_as_counted_ones(count, size, last, seed, lanes, shuffle):
+    last = min(last, size)
+    blocks = np.array([size] * (count - 1) + [last], np.int64)
+    assert EqualBlocks.of(blocks) in (EqualBlocks(count, size, last), EqualBlocks(1, last, last))
+    by_formula = SampleOrder(EqualBlocks(count, size, last), seed, lanes, 2, shuffle)
+    assert by_formula.samples == blocks.sum()
+    numbers = np.arange(by_formula.samples)
+    counted = order_of([], seed, lanes, shuffle=shuffle).epoch(2, blocks)
+    counted = dataclasses.replace(counted, order=by_formula)
+    for one, other in zip(by_formula.epoch(2).locate(numbers), counted.locate(numbers), strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("blocks", [[3, 4], [4, 3, 4], [4, 4, 5], [4, 4, 0], [0, 4]])
+def test_blocks_that_are_not_equal_are_counted(blocks):
+    assert EqualBlocks.of(np.array(blocks, np.int64)) is None
+
+
+@pytest.mark.parametrize("blocks", [[5] * 9, [5] * 8 + [2], [1, 7, 0, 3] * 4])
+def test_many_blocks_are_ordered_as_few(blocks, monkeypatch):
+    """Above a number of blocks their order is computed as needed, and not kept."""
+    expected = epoch_ids(order_of(blocks, 4), 1)
+    monkeypatch.setattr("bandstream.train.stream.order._LOOKED_UP", 2)
+    assert epoch_ids(order_of(blocks, 4), 1) == expected
+
+
+@settings(max_examples=200, deadline=None)
 @given(
     tiles=st.integers(1, 200),
     chunk=st.integers(1, 17),
@@ -173,6 +226,15 @@ def test_global_batches_do_not_depend_on_ranks_or_workers(block_samples, global_
     for ranks in (r for r in range(1, global_batch + 1) if global_batch % r == 0):
         built = batches_of(order, global_batch // ranks, ranks, workers)
         assert [sorted(i for batch in step for i in batch) for step in built] == alone
+
+
+@given(st.integers(1, 500), st.integers(1, 60))
+def test_dropping_leaves_out_less_than_a_batch_and_pads_nothing(samples, global_batch):
+    steps = steps_of(samples, global_batch, "drop")
+    assert 0 <= samples - steps * global_batch < global_batch
+    assert steps_of(samples, global_batch, "pad") - steps in (0, 1)
+    _, real = rank_samples(np.arange(steps), global_batch, 0, 1, samples)
+    assert real.all()
 
 
 def test_padding_repeats_the_first_samples_and_is_not_real():
@@ -235,14 +297,9 @@ def test_blocks_in_use_are_bounded_by_lanes_and_window(blocks, size, lanes, wind
 
 def test_the_first_sample_of_an_epoch_is_any_equally_often():
     order = order_of([4] * 16, 3)
-    firsts = [epoch_ids(order, epoch)[0] for epoch in range(6400)]
+    firsts = [order.epoch(epoch).locate(np.array([0])) for epoch in range(3200)]
+    firsts = np.array([4 * int(block[0]) + int(item[0]) for block, item in firsts])
     assert stats.chisquare(np.bincount(firsts, minlength=64)).pvalue > 1e-4
-
-
-def test_locating_in_a_huge_store_is_flat_in_memory():
-    order = order_of([10**9] * 4000, 1)
-    where = order.epoch(2).locate(np.arange(3 * 10**12, 3 * 10**12 + 5000, dtype=np.int64))
-    assert len(set(zip(*(part.tolist() for part in where), strict=True))) == 5000
 
 
 def test_sample_keys_depend_on_seed_epoch_and_sample():

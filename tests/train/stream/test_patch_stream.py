@@ -18,7 +18,8 @@ from bandstream.pipeline.errors import CheckpointError, ConfigError, EmptySplitE
 from bandstream.pipeline.store import PatchStore
 from bandstream.train.stream import PatchStream
 from bandstream.train.stream.augment import dihedral_
-from bandstream.train.stream.blocks import BlockPool, SampleSet
+from bandstream.train.stream.blocks import Slots
+from bandstream.train.stream.engine import MemoryPlan
 
 CODES = {"train": 1, "validation": 2, "test": 3}
 SPLITS = [*CODES, "all"]
@@ -185,14 +186,21 @@ def test_batches_stay_unchanged_while_they_are_held(shared_store):
         assert_equal_batches(batches, copies)
 
 
-def test_a_batch_that_needs_more_blocks_than_are_kept_is_right(shared_store, monkeypatch):
-    monkeypatch.setattr("bandstream.train.stream.patch_stream.KEPT_BYTES", 0)
+def keep(monkeypatch, slots: int) -> None:
+    """Let streams hold `slots` decoded blocks, whatever their budget."""
+    monkeypatch.setattr(MemoryPlan, "of", lambda *_: MemoryPlan(slots, 4, 0))
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+@pytest.mark.parametrize("patch", [None, 3])
+def test_a_batch_that_needs_more_blocks_than_are_kept_is_right(shared_store, monkeypatch, slots, patch):
     store = shared_store(chunk=1, shard=4)
-    few = list(PatchStream(store, split="all", batch_size=20, lanes=1, window=1))
-    oracle = Oracle(store, "all")
-    for batch in few:
-        assert np.array_equal(batch["image"].numpy(), oracle.data[batch["tile"].numpy()])
-    assert sorted(real_ids(few, store)) == sorted(np.flatnonzero(oracle.mask.any(axis=(1, 2))).tolist())
+    arguments = {"split": "all", "batch_size": 20, "patch": patch, "lanes": 4, "window": 1}
+    expected = list(PatchStream(store, **arguments))
+    keep(monkeypatch, slots)
+    stream = PatchStream(store, **arguments)
+    assert_equal_batches(list(stream), expected)
+    assert stream.stats().slots == slots
 
 
 def test_a_store_that_fits_is_decoded_once_for_all_epochs(shared_store):
@@ -201,20 +209,41 @@ def test_a_store_that_fits_is_decoded_once_for_all_epochs(shared_store):
     for epoch in range(3):
         stream.set_epoch(epoch)
         assert sum(1 for _ in stream) == len(stream)
-    assert stream._pool is not None
-    assert stream._pool.blocks_read == len(store)
+    assert stream.stats().blocks_read == len(store)
 
 
-def test_kept_blocks_are_bounded_and_each_is_read_about_once(shared_store, monkeypatch):
-    monkeypatch.setattr("bandstream.train.stream.patch_stream.KEPT_BYTES", 0)
+@pytest.mark.parametrize(("slots", "most"), [(8, 120), (16, 64 + 3 * 4 + 16)])
+def test_each_block_is_read_about_once_if_the_order_has_room(shared_store, monkeypatch, slots, most):
+    keep(monkeypatch, slots)
     store = shared_store(chunk=1, shard=8, shapes=[(64, 64)], halo=1, split="train")
     stream = PatchStream(store, patch=3, batch_size=32, lanes=4, window=2)
     assert sum(1 for _ in stream) == len(stream)
-    pool = stream._pool
-    assert pool is not None
-    assert pool.slots == 2 * 4 * 2
-    assert pool._data.shape[0] == pool.slots
-    assert len(store) <= pool.blocks_read <= len(store) + 3 * 4
+    stream.close()
+    assert len(store) <= stream.stats().blocks_read <= most, "16 more may be read for the next epoch"
+
+
+def test_of_a_store_that_does_not_fit_as_much_stays_as_has_room(shared_store, monkeypatch):
+    """Later epochs read little more than what is not held; least recently used would hold almost nothing."""
+    keep(monkeypatch, 48)
+    store = shared_store(chunk=1, shard=8, shapes=[(64, 64)], halo=1, split="train")
+    assert len(store) == 64
+    stream = PatchStream(store, patch=3, batch_size=32, lanes=4, window=1, threads=1)
+    for epoch in range(6):
+        stream.set_epoch(epoch)
+        assert sum(1 for _ in stream) == len(stream)
+    later = (stream.stats().blocks_read - 64) / 5
+    assert later <= 0.6 * 64
+
+
+def test_a_budget_below_what_the_order_needs_is_refused_with_the_least_that_is_enough(shared_store):
+    store = shared_store()
+    with pytest.raises(ConfigError, match=r"budget_bytes=1000 .*which takes (\d+) bytes") as refused:
+        list(PatchStream(store, batch_size=4, budget_bytes=1000))
+    least = int(str(refused.value).split("which takes ")[1].split()[0])
+    expected = list(PatchStream(store, batch_size=4))
+    assert_equal_batches(list(PatchStream(store, batch_size=4, budget_bytes=least)), expected)
+    with pytest.raises(ConfigError, match="budget_bytes"):
+        list(PatchStream(store, batch_size=4, budget_bytes=least - 1))
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------
@@ -280,21 +309,17 @@ def test_a_flipped_bit_is_found_when_its_block_is_read(make_store, patch):
 
 
 def test_a_block_that_fails_is_not_taken_for_read(make_store):
-    """After an error the same pool asks for the block again and does not serve what its slot held."""
+    """After an error the same stream asks for the block again and does not serve what its slot held."""
     store = make_store(codec="none")
-    samples = SampleSet(store, "all", None)
-    pool = BlockPool(samples, 1)
-    block, item = np.array([0]), np.array([0])
-    good = pool.gather(block, item).image_nbhw
+    stream = PatchStream(store, split="all", batch_size=4)
     path = store.shard_path("data", 0)
     content = path.read_bytes()
     path.write_bytes(b"\0" * len(content))
-    with pytest.raises(StoreCorruptError):
-        pool.gather(block + 1, item)
-    with pytest.raises(StoreCorruptError):
-        pool.gather(block, item)
+    for _ in range(3):
+        with pytest.raises(StoreCorruptError, match="tiles/data/c/0"):
+            list(stream)
     path.write_bytes(content)
-    assert np.array_equal(pool.gather(block, item).image_nbhw, good)
+    assert_equal_batches(list(stream), list(PatchStream(store, split="all", batch_size=4)))
 
 
 def test_an_index_that_contradicts_the_tiles_is_told(make_store, monkeypatch):
@@ -699,23 +724,23 @@ def test_a_stream_that_met_a_missing_shard_gives_right_pixels_once_the_shard_is_
     make_store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block whose decoding failed must not take the place of another one."""
-    monkeypatch.setattr("bandstream.train.stream.patch_stream.KEPT_BYTES", 0)
+    keep(monkeypatch, 4)
     store = make_store()
     stream = PatchStream(store, split="all", batch_size=2, seed=3, lanes=2, window=1)
     expected = snapshot(stream)
-    decode, calls = BlockPool._decode, 0
+    decode, calls = Slots.decode, 0
 
-    def failing(self: BlockPool, block: int, slot: int) -> None:
+    def failing(*arguments) -> None:
         nonlocal calls
         calls += 1
         if calls % 3 == 2:
             raise StoreCorruptError("gone for a moment")
-        decode(self, block, slot)
+        decode(*arguments)
 
     broken = PatchStream(store, split="all", batch_size=2, seed=3, lanes=2, window=1)
-    monkeypatch.setattr(BlockPool, "_decode", failing)
+    monkeypatch.setattr(Slots, "decode", failing)
     for _ in range(6):
         with pytest.raises(StoreCorruptError):
             list(broken)
-    monkeypatch.setattr(BlockPool, "_decode", decode)
+    monkeypatch.setattr(Slots, "decode", decode)
     assert_equal_batches(snapshot(broken), expected)
