@@ -56,7 +56,7 @@ class MemoryPlan:
             The budget does not hold what the order needs; the least that does is named.
         """
         size, patch = SlotSize.of(samples), samples.patch
-        slot, work = size.slot_bytes(patch), size.work_bytes(patch)
+        slot, work = size.slot_bytes(patch), size.load_bytes(patch)
         filled = int(np.count_nonzero(samples.block_samples))
         least_work = (threads or os.cpu_count() or 1) + 2
         batches = (KEPT_BATCHES + 1) * batch_bytes

@@ -356,7 +356,7 @@ class Prefetcher:
         """Blocks that can be read at a time within the memory of what is not yet used of the slots."""
         size, patch = self.slots.size, self.slots.samples.patch
         untouched = len(self._untouched) * size.slot_bytes(patch)
-        return self._work_least + untouched // size.work_bytes(patch)
+        return self._work_least + untouched // size.load_bytes(patch)
 
     def _limit(self) -> int:
         """Set the number of threads, and return how many blocks may be on their way."""

@@ -262,7 +262,7 @@ def epoch(stream, number):
     return most
 
 # code, thread stacks and the like are there before anything is counted
-epoch(PatchStream(small, patch=patch, batch_size=8, budget_bytes=4 << 20), 0)
+epoch(PatchStream(small, patch=patch, batch_size=8, budget_bytes=16 << 20), 0)
 gc.collect()
 ctypes.CDLL(None).malloc_trim(0)
 base = resident()
