@@ -21,7 +21,7 @@ from .store import SPLIT_CODE
 
 #: Numbers of one task, of one read and of one slab; fixed, since the slabs decide the last bits of a sum. A slab's
 #: float64 deviations stay near the processor and are small enough for reused memory.
-TASK_VALUES, READ_VALUES, SLAB_VALUES = 16 << 20, 8 << 20, 3 << 19
+TASK_VALUES, READ_VALUES, SLAB_VALUES = 8 << 20, 8 << 20, 3 << 19
 
 
 @dataclass(frozen=True)

@@ -334,5 +334,7 @@ def _reason(kind: str, text: str, word: str) -> str:
     tried = re.search(r"after (\d+) retries", text)
     what = f"status {status[1]}{f' {word}' if word else ''}" if status else ""
     if not what:
-        what = next((said for pattern, said in _REASONS if re.search(pattern, text, re.IGNORECASE)), kind)
+        # obstore also names its own limit and the address, in which any word may stand
+        cause = re.sub(r"retry_timeout|https?://\S+", "", text)
+        what = next((said for pattern, said in _REASONS if re.search(pattern, cause, re.IGNORECASE)), kind)
     return what + (f" (tried {int(tried[1]) + 1} times)" if tried else "")

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 from zarr.storage import MemoryStore
 
 from .errors import StoreWriteError
+from .locks import SILENT_SECONDS
 from .shardfile import CODECS, ShardEncoder
 from .storage import RemotePath, delete_tree
 from .store import JOURNAL, MANIFEST, TARGETS, TILE_ARRAYS, FileRecord, PatchStore, manifest_checksum
@@ -160,6 +162,8 @@ class StoreWriter:
         if not same and not (self.path / MANIFEST).is_file():
             delete_tree(self.path, ignore_errors=True)
         self._put(f"{JOURNAL}/layout.json", wanted.encode())
+        if not isinstance(self.path, RemotePath):
+            _remove_forgotten(plan)
         for name in self.layout.arrays:
             # not the groups above it, which would open as a store
             file = f"tiles/{name}/zarr.json"
@@ -206,10 +210,8 @@ class StoreWriter:
     def _replace(self, temporary: Path, target: Path, content: Any) -> None:
         for attempt in range(_ATTEMPTS):
             try:
-                for folder in (temporary.parent, target.parent):
-                    folder.mkdir(parents=True, exist_ok=True)
-                with temporary.open("wb") as file:
-                    file.write(content)
+                with _opened(temporary, target) as file:
+                    _write_all(file, content)
                 temporary.replace(target)
                 break
             except FileNotFoundError:  # another build has finished and removed the journal
@@ -232,12 +234,12 @@ class StoreWriter:
         temporary = self.path / JOURNAL / f"{uuid.uuid4().hex}.partial"
         try:
             with _blaming(target):
-                for folder in (temporary.parent, target.parent):
-                    folder.mkdir(parents=True, exist_ok=True)
-                file = temporary.open("wb", buffering=0)
+                file = _opened(temporary, target)
             with file:
                 output = _Output(target, file)
                 yield output
+                with _blaming(target):  # some file systems tell only now that there is no room
+                    file.close()
             with _blaming(target):
                 try:
                     temporary.replace(target)
@@ -397,6 +399,19 @@ class _Output:
         return FileRecord(self._length, self._checksum.digest().hex())
 
 
+def _opened(temporary: Path, target: Path) -> FileIO:
+    """Open a file in the journal, which another build may remove at any time, for one that gets the name of `target`."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            for folder in (temporary.parent, target.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            return temporary.open("wb", buffering=0)
+        except (FileNotFoundError, FileExistsError):  # the folder went between two looks at it
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
 def _write_all(file: Any, content: Any) -> None:
     """Write to an unbuffered file, which may take a part at a time."""
     view = memoryview(content)
@@ -430,6 +445,17 @@ def _fill(name: str) -> float:
 def remove_journal(store: Path) -> None:
     """Remove what only an unfinished store needs."""
     delete_tree(store / JOURNAL, ignore_errors=True)
+
+
+def _remove_forgotten(layout: Path) -> None:
+    """Remove what killed builds left half written: they would fill the disk, one after the other.
+
+    `layout` was written just now, by the same clock. A living build adds to its files all the time.
+    """
+    for path in layout.parent.glob("*.partial"):
+        with suppress(OSError):
+            if layout.stat().st_mtime - path.stat().st_mtime > SILENT_SECONDS:
+                path.unlink()
 
 
 def _journal_name(shard: int) -> str:

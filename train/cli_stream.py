@@ -27,7 +27,9 @@ def stream(
     ] = 5.0,
     step: Annotated[
         float,
-        typer.Option(min=0, metavar="MS", help="Milliseconds that a training step takes for each batch."),
+        typer.Option(
+            min=0, max=3_600_000, metavar="MS", help="Milliseconds that a training step takes for each batch."
+        ),
     ] = 0.0,
     threads: Annotated[
         int | None,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import pydantic
 from pydantic import Field
@@ -25,6 +25,8 @@ from .stream.augment_config import AugmentConfig
 MetricName = Literal["oa", "aa", "kappa", "macro_f1", "loss"]
 #: keys that say where things lie and nothing about what is computed
 PATH_KEYS = ("workflow", "store", "out")
+
+_Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class TaskSection(StrictModel):
@@ -144,6 +146,11 @@ class Experiment(StrictModel):
     loss: LossSection = LossSection()
     augment: AugmentConfig = AugmentConfig()
     """Changes of the training samples, drawn by seed, epoch and sample."""
+    balance: Literal["classes"] | dict[str, _Share] | None = None
+    """`classes`: draw every class equally often in training; class name -> share: in these shares; null: every sample
+    once per epoch. The class of a tile is the rarest one that it holds."""
+    last: Literal["pad", "drop"] = "pad"
+    """What becomes of training samples that fill no batch: `pad` fills it up with masked ones, `drop` leaves them out."""
     epochs: int = Field(default=50, ge=1)
     early_stopping: EarlyStoppingSection | None = EarlyStoppingSection()
     """null: train all epochs; the best weights are then chosen by kappa."""

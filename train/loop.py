@@ -101,7 +101,7 @@ class Loop:
     def _train_epoch(self, bar: Progress) -> None:
         if self.at.batch == 0:
             self.train.set_epoch(self.at.epoch)
-        if self.at.batch >= len(self.train):
+        if self.at.batch and self.at.batch >= len(self.train):
             return  # the checkpoint was written after the last batch, before the evaluation
         every = self.experiment.checkpoint.every_steps
         for batch in DeviceFeed(self.train, self.device):

@@ -54,6 +54,8 @@ def make_stream(experiment: Experiment, store: PatchStore, split: str) -> PatchS
         batch_size=experiment.batch if training else experiment.micro,
         seed=experiment.seed,
         shuffle=training,
+        balance=experiment.balance if training else None,
+        last=experiment.last if training else "pad",
         rank=0,
         world_size=1,
         augment=experiment.augment if training else None,

@@ -95,7 +95,8 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Build the patch store of a workflow, or reuse the one that is there."""
-    _import_dask()
+    if workers is None and scheduler is None:
+        _import_dask()
     from ..builder import run_build
     from ..engine import parse_bytes
 
@@ -305,13 +306,15 @@ def _interrupt(*_: Any) -> None:
 
 
 def _import_dask() -> None:
-    """Import Dask's arrays without SciPy, which they would import whole for functions that nobody calls here."""
-    if "scipy" not in sys.modules:
-        sys.modules["scipy"] = None  # pyright: ignore[reportArgumentType] - None is how an import is blocked
-        try:
-            import dask.array  # noqa: F401  # pyright: ignore[reportUnusedImport]
-        finally:
-            del sys.modules["scipy"]
+    """Import Dask's arrays without SciPy and Jinja, which they would import whole for what nobody asks for here."""
+    absent = [name for name in ("scipy", "jinja2") if name not in sys.modules]
+    # None is how an import is blocked
+    sys.modules.update(dict.fromkeys(absent))  # pyright: ignore[reportCallIssue, reportArgumentType]
+    try:
+        import dask.array  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    finally:
+        for name in absent:
+            del sys.modules[name]
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import io
 import json
 import os
 import subprocess
@@ -27,6 +28,7 @@ from bandstream.pipeline.errors import (
 )
 from bandstream.pipeline.files import write_text
 from bandstream.pipeline.store import list_stores
+from bandstream.pipeline.writer import StoreWriter
 
 from .conftest import MadeScene, make_envi
 
@@ -117,6 +119,66 @@ def test_room_that_ends_at_any_file_leaves_no_store_and_no_litter(
             build(flow)
     _no_finished_store(root)
     assert list(root.glob("**/*.partial")) == []
+    assert build(flow).verify() > 0
+
+
+def test_a_file_system_that_tells_of_no_room_when_a_shard_is_closed_is_blamed(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network's file system keeps what is written, and a quota shows at the end."""
+
+    class Late(io.FileIO):
+        def close(self) -> None:
+            if not self.closed:
+                super().close()
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    original = Path.open
+
+    def opened(self: Path, *args: Any, **kwargs: Any) -> Any:
+        streamed = self.suffix == ".partial" and (self.parent / "layout.json").is_file()
+        return Late(self, "wb") if streamed else original(self, *args, **kwargs)
+
+    original_begin = StoreWriter.begin
+
+    def begin(self: StoreWriter) -> None:
+        original_begin(self)
+        monkeypatch.setattr(Path, "open", opened)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreWriter, "begin", begin)
+        with pytest.raises(StoreWriteError, match=r"tiles/data/.* cannot be written: No space left"):
+            build(flow)
+    monkeypatch.setattr(Path, "open", original)
+    assert list(tmp_path.glob("stores/**/*.partial")) == []
+    assert build(flow).verify() > 0
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error"), MemoryError()]
+)
+def test_what_ends_a_shard_half_way_keeps_its_name_and_leaves_no_litter(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """A source that cannot be read is not a store that cannot be written."""
+    from bandstream.pipeline import tiles
+
+    original, halfway = tiles.tile_run, list[int]()
+
+    def fails(*args: Any) -> Any:
+        halfway.append(len(list(tmp_path.glob("stores/**/*.partial"))))
+        if len(halfway) > 1:
+            raise error
+        return original(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tiles, "tile_run", fails)
+        with pytest.raises(type(error)) as caught:
+            build(flow)
+    assert min(halfway) > 0
+    assert not isinstance(caught.value, StoreWriteError)
+    _no_store_is_visible(tmp_path / "stores")
+    assert list(tmp_path.glob("stores/**/*.partial")) == []
     assert build(flow).verify() > 0
 
 

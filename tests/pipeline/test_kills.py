@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from bandstream.pipeline import PatchStore, build
 from bandstream.pipeline.builder import run_build
 from bandstream.pipeline.errors import StoreIncompleteError
+from bandstream.pipeline.locks import SILENT_SECONDS
 from bandstream.pipeline.store import list_stores, read_manifest
 from bandstream.pipeline.writer import StoreWriter
 
@@ -83,6 +86,22 @@ def _shards(store: Path) -> dict[str, tuple[int, int]]:
         for path in store.glob("tiles/*/c/**/*")
         if path.is_file() and "index" not in path.parts
     }
+
+
+def test_what_killed_builds_left_half_written_does_not_pile_up(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is younger may be of a build on another machine, which the lock did not keep out."""
+    journal = _interrupted(flow, monkeypatch, after=2) / ".journal"
+    old, young = journal / "old.partial", journal / "young.partial"
+    for path in (old, young):
+        path.write_bytes(b"half a shard")
+    then = time.time() - SILENT_SECONDS - 60
+    os.utime(old, (then, then))
+    _interrupted(flow, monkeypatch, after=1)
+    assert [path.name for path in journal.glob("*.partial")] == ["young.partial"]
+    assert build(flow).verify() > 0
+    assert not journal.exists()
 
 
 def test_finished_shards_are_kept_and_torn_ones_written_again(

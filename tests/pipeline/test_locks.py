@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bandstream.pipeline import locks
@@ -20,6 +23,7 @@ from bandstream.pipeline.builder import run_build
 from bandstream.pipeline.errors import BandstreamWarning, StoreBusyError, StoreWriteError
 from bandstream.pipeline.locks import Holder, hold, lock_path
 from bandstream.pipeline.store import PatchStore, read_manifest
+from bandstream.pipeline.writer import StoreLayout, StoreWriter
 
 Flow = dict[str, Any]
 
@@ -316,3 +320,33 @@ def test_builders_past_a_broken_lock_waste_work_and_do_no_harm(
     assert on_disk == {*read_manifest(alone), "manifest.json"}
     for name in on_disk:
         assert (path / name).read_bytes() == (alone / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_journal_that_goes_while_a_shard_is_opened_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    """Another build that finishes removes it, maybe between the making of the folder and that of the file."""
+    layout = StoreLayout.plan(3, 2, 8, 1)
+    writer = StoreWriter(tmp_path / "a.zarr", layout)
+    writer.begin()
+    original, gone = Path.mkdir, list[Path]()
+
+    def removing(self: Path, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if "c" in self.parts and not gone:
+            gone.append(self)
+            shutil.rmtree(writer.path / ".journal")
+            if told:  # as mkdir does of a folder that was there and is not
+                raise FileExistsError(errno.EEXIST, "File exists", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", removing)
+    tiles = {
+        "data": np.zeros(layout.shape("data"), "float32"),
+        "labels": np.zeros(layout.shape("labels"), "uint16"),
+        "valid": np.ones(layout.shape("valid"), bool),
+        "split": np.ones(layout.shape("split"), "uint8"),
+    }
+    record = writer.write_shard(0, [tiles], 1)
+    assert gone
+    assert writer.finished(0) == record

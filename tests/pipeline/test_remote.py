@@ -351,6 +351,32 @@ def test_a_server_that_never_answers_is_given_up(
         s3._client.cache_clear()
 
 
+def test_a_connection_that_is_cut_is_no_slow_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither obstore's own `retry_timeout` in the text nor words of the address are taken for the cause."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def cut() -> None:
+            for _ in range(2):
+                connection, _ = listening.accept()
+                connection.recv(4096)
+                connection.close()
+
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{listening.getsockname()[1]}",
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_MAX_ATTEMPTS": "2",
+        }.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(RemoteError, match=r"the connection broke off \(tried 2 times\)"):
+            RemotePath("s3:/bucket/refused-dns-timeout").read_bytes()
+        cutting.join()
+
+
 def test_of_many_that_create_or_exchange_an_object_one_gets_it(
     bucket: RemotePath, server: FlakyServer
 ) -> None:

@@ -85,6 +85,7 @@ def write_store(path: Path, **changes: Any) -> PatchStore:
         "split": "stripes",
         "codec": "default",
         "seed": 0,
+        "targets": 0,
     } | changes
     rng = np.random.default_rng(spec["seed"])
     parts, corners, scenes = [], [], []
@@ -98,8 +99,20 @@ def write_store(path: Path, **changes: Any) -> PatchStore:
     tiles = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     where = np.concatenate(corners)
     count = len(where)
+    if spec["targets"]:
+        tiles["targets"] = rng.normal(size=(count, spec["targets"], *tiles["valid"].shape[1:])).astype(
+            np.float32
+        )
+        tiles["targets"][rng.random(tiles["targets"].shape) < 0.2] = np.nan
     layout = StoreLayout(
-        count, spec["bands"], spec["size"], spec["halo"], spec["chunk"], spec["shard"], spec["codec"]
+        count,
+        spec["bands"],
+        spec["size"],
+        spec["halo"],
+        spec["chunk"],
+        spec["shard"],
+        spec["codec"],
+        spec["targets"],
     )
     writer = StoreWriter(path, layout)
     writer.begin()
@@ -128,6 +141,9 @@ def write_store(path: Path, **changes: Any) -> PatchStore:
         },
         "scenes": scenes,
     }
+    if spec["targets"]:
+        names = [f"target {k}" for k in range(spec["targets"])]
+        attrs["targets"] = {"names": names, "units": ["1"] * len(names)}
     pixels = np.array([row for record in records for row in record.pixels], np.int64)
     labelled = np.array([row for record in records for row in record.labelled], np.int64)
     arrays = {

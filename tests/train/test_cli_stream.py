@@ -108,7 +108,9 @@ def test_what_cannot_be_is_refused_by_name(
     assert told in str(done.exception)
 
 
-@pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--threads", "0"], ["--step", "-1"]])
+@pytest.mark.parametrize(
+    "arguments", [["--seconds", "0"], ["--threads", "0"], ["--step", "-1"], ["--step", "inf"]]
+)
 def test_numbers_out_of_range_are_wrong_usage(shared_store: MakeStore, arguments: list[str]) -> None:
     assert CliRunner().invoke(app, ["stream", str(shared_store().path), *arguments]).exit_code == 2
 
@@ -167,7 +169,7 @@ def speed(**changes: Any) -> Speed:
         pytest.param({}, (True, "default", True), ["--threads"], ["--cache"], id="bucket with a cache"),
         pytest.param({"limit": "decoding", "threads": 10_000}, (False, "default", False), ["more processors", "codec: none", "30 %"], ["--threads"], id="decoding"),
         pytest.param({"limit": "decoding", "threads": 0}, (False, "none", False), ["--threads"], ["codec"], id="few threads"),
-        pytest.param({"limit": "gathering", "slots": 90}, (False, "none", False), ["40 MB/s", "--batch"], ["--budget"], id="gathering"),
+        pytest.param({"limit": "gathering", "slots": 90}, (False, "none", False), ["320 samples/s", "40 MB/s", "--batch"], ["--budget", "memory gives"], id="gathering"),
         pytest.param({"limit": "augmentation", "augment_share": 0.4}, (False, "none", False), ["40 %", "device"], [], id="augmentation"),
         pytest.param({"limit": "consumer", "step_share": 0.95, "wait_share": 0.02}, (False, "none", False), ["95 %", "2.0 %"], ["--budget"], id="consumer"),
     ],

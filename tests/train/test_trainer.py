@@ -104,6 +104,38 @@ def loop_of(settings: Experiment, store: PatchStore, model: torch.nn.Module | No
     )
 
 
+# -- what is streamed
+
+
+@pytest.mark.parametrize(
+    "balance", [None, "classes", {"class 1": 0, "class 2": 1, "class 3": 2, "class 4": 1}]
+)
+@pytest.mark.parametrize("last", ["pad", "drop"])
+def test_training_draws_classes_as_the_experiment_says_and_evaluation_every_pixel_once(
+    store: PatchStore, tmp_path: Path, balance: Any, last: str
+) -> None:
+    settings = experiment(store, tmp_path, patch=1, batch=8, micro_batch=8, balance=balance, last=last)
+    counts = labelled_pixels(store)
+    drawn = [batch["label"][batch["mask"]] for batch in make_stream(settings, store, "train")]
+    assert sum(map(len, drawn)) == counts["train"] - (counts["train"] % 8 if last == "drop" else 0)
+    shares = np.bincount(torch.cat(drawn), minlength=5)[1:] / counts["train"]
+    if balance == "classes":
+        assert shares == pytest.approx([0.25] * 4, abs=8 / counts["train"])
+    elif balance is not None:
+        assert shares == pytest.approx([0, 0.25, 0.5, 0.25], abs=8 / counts["train"])
+    places = [
+        torch.stack([batch["row"], batch["col"]], 1)[batch["mask"]]
+        for batch in make_stream(settings, store, "validation")
+    ]
+    assert len(torch.cat(places).unique(dim=0)) == sum(map(len, places)) == counts["validation"]
+
+
+def test_a_training_without_a_single_whole_batch_is_refused(store: PatchStore, tmp_path: Path) -> None:
+    settings = experiment(store, tmp_path, batch=1 << 12, micro_batch="auto", last="drop")
+    with pytest.raises(EmptySplitError, match=r"fewer than one global batch of 4096.*last='pad'"):
+        loop_of(settings, store).fit()
+
+
 # -- one step
 
 

@@ -69,7 +69,8 @@ class SlotSize:
         """Bytes of memory in which a block is unpacked."""
         unpacked = 0 if patch is None else self.data_bytes
         targets = 4 * self.pixels * self.targets
-        return packed_bytes(max(self.data_bytes, targets)) + unpacked + targets + 6 * self.pixels
+        packed = packed_bytes(max(self.data_bytes, targets))
+        return sum(map(_padded, (packed, unpacked, targets))) + 6 * self.pixels
 
     def fields(self, samples: Samples, count: int) -> Fields:
         """Return shapes and dtypes of a batch of `count` samples; images of patches have the band last here."""
@@ -317,8 +318,13 @@ class _Cutter:
 
     def __call__(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         array = np.ndarray(shape, dtype, self._memory, self._at)
-        self._at += -(-array.nbytes // 8) * 8
+        self._at += _padded(array.nbytes)
         return array
+
+
+def _padded(length: int) -> int:
+    """Return the bytes of memory that a `_Cutter` takes for an array of `length` bytes."""
+    return -(-length // 8) * 8
 
 
 class _Facts:
@@ -402,7 +408,9 @@ def blank_unseen(
         return
     width = 2 * halo + 1
     near = ndimage.maximum_filter(own_tyx[tiles].view(np.uint8), size=(1, width, width), mode="constant")
-    data_tbyx[tiles] *= (near > 0)[:, None]
+    for tile, near_yx in zip(tiles.tolist(), near, strict=True):
+        # not by a product, which would make NaN of infinity
+        np.copyto(data_tbyx[tile], np.float32(0), where=near_yx == 0)
 
 
 def gather_patches(

@@ -51,7 +51,8 @@ class DeviceFeed:
         Where to.
     augment
         Called with each batch on the device and the keys of its samples, from the batch's `key`, before it is handed
-        out: `Augmentation.on_device`, where the stream itself does not augment.
+        out: `Augmentation.on_device`, where the stream itself does not augment and has `keys=True`; for mixup with a
+        `roll` of `mixup_roll`.
 
     Notes
     -----

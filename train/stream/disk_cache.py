@@ -59,7 +59,7 @@ class DiskCache:
     """
 
     def __init__(self, folder: str | Path, limit_bytes: int = DEFAULT_CACHE_BYTES) -> None:
-        if limit_bytes < 1:
+        if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, int) or limit_bytes < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
                 f"cache_bytes={limit_bytes!r} is not allowed; give the bytes that the cache may take, 1 or more."
             )

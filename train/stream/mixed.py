@@ -130,7 +130,7 @@ def make_repeats(
     """
     if balance is None and store_weights is None:
         return None
-    if isinstance(balance, str) and balance != "classes":
+    if balance is not None and balance != "classes" and not isinstance(balance, Mapping):
         raise ConfigError(
             f"balance={balance!r} is not known; give None, 'classes', or a share for every class by name."
         )

@@ -86,6 +86,8 @@ class PatchStream(IterableDataset[Batch]):
         `augment=AugmentConfig(flips=True)`.
     augment
         What else is done to samples, seeded alike.
+    keys
+        Batches also have `key` int64 (batch,), by which a `DeviceFeed` augments on the device.
     budget_bytes
         Memory for everything that the stream holds: decoded blocks, those on their way, and batches that nothing
         refers to any more. DataLoader workers share it. A store that fits is decoded once; of a larger one, as much
@@ -141,6 +143,7 @@ class PatchStream(IterableDataset[Batch]):
         window: int | None = None,
         flips: bool = False,
         augment: AugmentConfig | None = None,
+        keys: bool = False,
         budget_bytes: int = BUDGET_BYTES,
         threads: int | None = None,
         checksum: Checksum = "first",
@@ -176,9 +179,11 @@ class PatchStream(IterableDataset[Batch]):
         self.balance, self.store_weights = balance, store_weights
         self.budget_bytes, self.threads = budget_bytes, threads
         self.checksum: Checksum = checksum
+        self._keys = keys
         self._pinned = torch.cuda.is_available() if pin_memory is None else pin_memory
         self._cache = None if cache is None else DiskCache(cache, cache_bytes)
-        config = augment or AugmentConfig(flips=flips)
+        config = augment or AugmentConfig()
+        config = config.model_copy(update={"flips": True}) if flips else config
         self._augment = Augmentation.of(config, self.store) if config.active else None
         self._given_ranks = None if rank is None or world_size is None else (rank, world_size)
         self._pickled_ranks: tuple[int, int] | None = None
@@ -393,6 +398,8 @@ class PatchStream(IterableDataset[Batch]):
         if self.patch is not None:
             # patches lie with the band last in memory
             arrays["image"] = arrays["image"].transpose(0, 3, 1, 2)
+        if self._keys:
+            arrays["key"] = sample_keys(self.seed, epoch, ids).view(np.int64)
         if self._augment is not None:
             begun = time.perf_counter()
             self._augment(arrays, sample_keys(self.seed, epoch, ids), roll)

@@ -133,6 +133,7 @@ class Prefetcher:
         self._postponed: Unit | None = None
         self._awaited: Unit | None = None  #: the one that the consumer waits for
         self._turn = 0  #: number of the iteration that the plan is for
+        self._begun = False  #: whether it has taken units and is not at its end
 
     # -- the consumer's side -------------------------------------------------------------------------------------
 
@@ -163,33 +164,38 @@ class Prefetcher:
         StoreCorruptError
             A block of the unit cannot be read.
         ConfigError
-            Another iteration has begun.
+            Another iteration has begun, or the stream was closed.
         """
-        if (self._queue[0][0] if self._queue else self._plan and self._plan[0]) != key:
+        if self._begun or (self._queue[0][0] if self._queue else self._plan and self._plan[0]) != key:
             self.drop()
             self._plan = (key, plan(key))
         self._turn += 1
+        self._begun = True
         turn, complete = self._turn, False
         try:
             while True:
                 if turn != self._turn:
                     raise ConfigError(
-                        "Another iteration over the same stream has begun; this one cannot go on. Make a stream of its "
-                        "own for each loop that runs at the same time."
+                        "Another iteration over the same stream has begun, or it was closed; this one cannot go on. "
+                        "Make a stream of its own for each loop that runs at the same time."
                     )
                 self._plan_ahead(key, following, plan)
                 if not self._queue or self._queue[0][0] != key:
                     complete = True
                     return
                 unit = self._queue[0][1]
-                self._await(unit)
+                self._await(unit, turn)
+                if turn != self._turn:
+                    continue
                 yield unit, self._slot_of[unit.blocks]
                 if turn == self._turn:
                     self._queue.popleft()
                     self._release(unit)
         finally:
-            if not complete and turn == self._turn:
-                self.drop()
+            if turn == self._turn:
+                self._begun = False
+                if not complete:
+                    self.drop()
 
     def drop(self) -> None:
         """Forget what is planned; blocks that are being read come to lie idle."""
@@ -198,7 +204,11 @@ class Prefetcher:
         self._plan = self._postponed = None
 
     def close(self, wait: bool = True) -> None:
-        """Forget what is planned and end the threads."""
+        """Forget what is planned and end the threads; an iteration that is under way cannot go on."""
+        with self._changed:
+            self._turn += 1
+            self._begun = False
+            self._changed.notify_all()
         self.drop()
         self.crew.stop(wait)
 
@@ -297,12 +307,12 @@ class Prefetcher:
                 ]
                 heapq.heapify(self._idle)
 
-    def _await(self, unit: Unit) -> None:
+    def _await(self, unit: Unit, turn: int) -> None:
         if unit.pending:
             start = time.perf_counter()
             with self._changed:
                 self._awaited = unit
-                while unit.pending and unit.error is None:
+                while unit.pending and unit.error is None and turn == self._turn:
                     self._changed.wait()
                 self._awaited = None
             self.stats.wait_s += time.perf_counter() - start

@@ -194,9 +194,9 @@ def advice(speed: Speed, *, remote: bool, codec: str, cached: bool) -> str:
             told = _slow_decoding(speed, codec=codec)
         case "gathering":
             told = (
-                f"Gathering limits: blocks are there in time, and samples are copied into batches at {speed.mb_per_s:.0f} "
-                "MB/s, about what this machine's memory gives to one thread. Larger batches (--batch) save some overhead; "
-                "DataLoader workers or more ranks bring further threads."
+                f"Gathering limits: blocks are there in time, and one thread copies {speed.samples_per_s:.0f} samples/s "
+                f"into batches, {speed.mb_per_s:.0f} MB/s. Larger batches (--batch) save some overhead; DataLoader workers "
+                "or more ranks bring further threads."
             )
         case "augmentation":
             told = (

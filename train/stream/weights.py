@@ -174,7 +174,7 @@ def class_shares(
     """
     if not isinstance(balance, Mapping):
         return [float(count > 0) for count in populations]
-    unknown = sorted(set(balance) - set(class_names))
+    unknown = [name for name in balance if name not in class_names]
     if unknown:
         raise ConfigError(
             f"balance names {_listed(unknown)}, which the store's classes are not: {_listed(class_names)}."
@@ -190,7 +190,8 @@ def class_shares(
     for name, share, count in zip(class_names, shares, populations, strict=True):
         if share and not count:
             raise ConfigError(
-                f"balance gives {name!r} a share of {share:g}, but the split holds no sample of it; leave it out."
+                f"balance gives {name!r} a share of {share:g}, but no sample of the split counts as one (of whole tiles, "
+                "each counts as the rarest class that it holds); leave it out."
             )
     if not any(shares):
         raise ConfigError("balance gives every class a share of 0; give one of them more.")

@@ -384,6 +384,18 @@ def test_a_shift_of_components_is_refused_and_gaps_between_bands_are_known(make_
     assert Augmentation.of(config, store).step_b.tolist() == [1, 5]
 
 
+def test_flips_are_done_beside_other_kinds(shared_store):
+    noise = {"noise_std": 0.1}
+    one, both = (
+        list(PatchStream(shared_store(), batch_size=4, **given))
+        for given in (
+            {"flips": True, "augment": AugmentConfig(**noise)},
+            {"augment": AugmentConfig(flips=True, **noise)},
+        )
+    )
+    assert all(torch.equal(a["image"], b["image"]) for a, b in zip(one, both, strict=True))
+
+
 def test_an_experiment_augments_what_it_trains_on_and_nothing_else(shared_store):
     store = shared_store()
     settings = {

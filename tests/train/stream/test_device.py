@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from bandstream.train.stream import PatchStream, device
-from bandstream.train.stream.augment import Augmentation, AugmentConfig
+from bandstream.train.stream.augment import Augmentation, AugmentConfig, mixup_roll
 from bandstream.train.stream.device import CudaCopier, DeviceFeed, FeedStats
 from bandstream.train.stream.order import sample_keys
 
@@ -123,6 +124,19 @@ def test_the_feed_augments_where_the_stream_does_not():
     (given,) = DeviceFeed([batch], CPU, augment=change.on_device)
     assert not torch.equal(given["image"], image)
     np.testing.assert_allclose(given["image"].numpy(), expected["image"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("patch", [None, 3])
+def test_what_the_feed_augments_is_what_the_stream_would(shared_store, patch):
+    config = AugmentConfig(flips=True, mixup_alpha=0.4, noise_std=0.1, band_dropout_probability=0.2)
+    store = shared_store()
+    given = {"patch": patch, "batch_size": 6, "lanes": 4}
+    change = partial(Augmentation.of(config, store).on_device, roll=mixup_roll(6, 1, 4))
+    fed = DeviceFeed(PatchStream(store, **given, keys=True), CPU, augment=change)
+    for one, other in zip(PatchStream(store, **given, augment=config), fed, strict=True):
+        assert other.keys() - one.keys() == {"key"}
+        for name in one.keys() - {"step"}:
+            torch.testing.assert_close(other[name], one[name], rtol=1e-5, atol=1e-6)
 
 
 # -- order of copies ---------------------------------------------------------------------------------------------

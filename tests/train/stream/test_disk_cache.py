@@ -280,8 +280,9 @@ def test_a_place_or_limit_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="file cannot hold a cache"):
         DiskCache(tmp_path / "file")
-    with pytest.raises(ConfigError, match="cache_bytes=0 is not allowed"):
-        DiskCache(tmp_path, 0)
+    for limit in (0, True, float("nan"), "5"):
+        with pytest.raises(ConfigError, match=f"cache_bytes={limit!r} is not allowed"):
+            DiskCache(tmp_path, limit)  # pyright: ignore[reportArgumentType]
 
 
 def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +152,9 @@ def test_a_store_without_samples_has_no_weight(shared_store):
 def test_balance_needs_labels_and_known_words(shared_store):
     with pytest.raises(StoreSchemaError, match="no labels"):
         PatchStream(shared_store(classes=0), batch_size=4, balance="classes")
-    with pytest.raises(ConfigError, match="'equal' is not known"):
-        PatchStream(shared_store(), batch_size=4, balance="equal")
+    for balance in ("equal", ["class 1"], True):
+        with pytest.raises(ConfigError, match=f"{re.escape(repr(balance))} is not known"):
+            PatchStream(shared_store(), batch_size=4, balance=balance)
 
 
 # -- what may be mixed -------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from bandstream.pipeline.errors import CheckpointError, ConfigError, EmptySplitE
 from bandstream.pipeline.store import PatchStore
 from bandstream.train.stream import PatchStream
 from bandstream.train.stream.augment import dihedral_
-from bandstream.train.stream.blocks import Slots
+from bandstream.train.stream.blocks import Slots, blank_unseen
 from bandstream.train.stream.engine import MemoryPlan
 
 CODES = {"train": 1, "validation": 2, "test": 3}
@@ -140,6 +140,36 @@ def test_a_store_without_labels_gives_every_valid_pixel_and_label_0(shared_store
     assert sum(int(batch["mask"].sum()) for batch in batches) == Oracle(store, "train").mask.sum()
 
 
+@pytest.mark.parametrize("split", ["train", "all"])
+@pytest.mark.parametrize("patch", [None, 1])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"targets": 2},
+        # a block of a single pixel: its arrays are smaller than what they are aligned to
+        {"targets": 1, "bands": 1, "size": 1, "halo": 0, "chunk": 1, "shapes": [(4, 4)], "split": "train"},
+    ],
+)
+def test_targets_are_the_stores_own_for_pixels_of_the_split(shared_store, split, patch, changes):
+    store = shared_store(classes=0, **changes)
+    oracle = Oracle(store, split)
+    targets = zarr.open_group(store.path, mode="r")["tiles/targets"][...]
+    if split != "all":
+        targets[~np.repeat((oracle.own & oracle.core)[:, None], targets.shape[1], axis=1)] = np.nan
+    seen = []
+    for batch in PatchStream(store, split=split, patch=patch, batch_size=5):
+        tile = batch["tile"].numpy()
+        expected = targets[tile]
+        if patch:
+            y, x = np.array([pixel_key(batch, i, store)[1:] for i in range(5)]).T
+            expected = targets[tile, :, y, x]
+        assert batch["target"].numpy().tobytes() == expected.tobytes()
+        seen += real_ids([batch], store)
+    assert sorted(seen) == (
+        oracle.pixels() if patch else np.flatnonzero(oracle.mask.any(axis=(1, 2))).tolist()
+    )
+
+
 @pytest.mark.parametrize(("codec", "chunk"), [("none", 1), ("zstd", 3), ("default", 100)])
 def test_codec_and_chunk_make_no_difference_to_what_is_seen(shared_store, codec, chunk):
     store = shared_store(codec=codec, chunk=chunk, shard=chunk * 2)
@@ -174,6 +204,15 @@ def test_pixels_within_the_halo_of_an_own_core_pixel_stay(shared_store):
                 for x in range(side):
                     near = np.abs(own - [y, x]).max(axis=1).min() <= halo
                     assert np.array_equal(image[:, y, x], oracle.data[tile, :, y, x] if near else np.zeros(3))
+
+
+def test_what_is_blanked_is_0_whatever_it_was():
+    data, own = np.full((2, 3, 6, 6), np.inf, np.float32), np.zeros((2, 6, 6), np.bool_)
+    data[1, 1], own[1, 2, 0] = -1, True
+    expected = data.copy()
+    expected[1, :, :, 2:] = expected[1, :, 4:] = expected[1, :, :1] = 0
+    blank_unseen(data, own, np.array([1]), 1)
+    assert data.tobytes() == expected.tobytes(), "neither NaN nor -0"
 
 
 def test_batches_stay_unchanged_while_they_are_held(shared_store):

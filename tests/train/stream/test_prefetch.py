@@ -12,6 +12,7 @@ import pytest
 
 from bandstream.pipeline.errors import ConfigError
 from bandstream.train.stream import PatchStream
+from bandstream.train.stream.blocks import Slots
 from bandstream.train.stream.bytes_source import LocalSource
 from bandstream.train.stream.engine import MemoryPlan
 
@@ -123,10 +124,43 @@ def test_a_second_iteration_takes_the_stream_over(shared_store):
     stream = PatchStream(shared_store(), batch_size=4)
     old = iter(stream)
     next(old)
-    whole = list(stream)
-    assert len(whole) == len(stream)
+    next(old)
+    assert [batch["step"] for batch in stream] == list(range(len(stream))), "it begins at its start"
     with pytest.raises(ConfigError, match="Another iteration"):
         list(old)
+
+
+@pytest.mark.parametrize("how", ["close", "lanes"])
+def test_an_iteration_whose_stream_was_closed_says_so(shared_store, how):
+    stream = PatchStream(shared_store(), batch_size=4)
+    old = iter(stream)
+    next(old)
+    if how == "close":
+        stream.close()
+    else:  # another order makes everything anew
+        stream.load_state_dict(PatchStream(shared_store(), batch_size=4, lanes=3).state_dict(step=0))
+        next(iter(stream))
+    with pytest.raises(ConfigError, match="it was closed"):
+        next(old)
+
+
+def test_closing_ends_the_wait_of_another_thread(shared_store, monkeypatch):
+    monkeypatch.setattr(Slots, "decode", lambda *_: time.sleep(0.3))
+    stream = PatchStream(shared_store(chunk=1), batch_size=16, threads=1)
+    caught = []
+
+    def consume() -> None:
+        try:
+            next(iter(stream))
+        except ConfigError as error:
+            caught.append(error)
+
+    consumer = threading.Thread(target=consume, daemon=True)
+    consumer.start()
+    time.sleep(0.1)
+    stream.close()
+    consumer.join(10)
+    assert caught
 
 
 def test_what_was_done_is_counted(shared_store):

@@ -123,7 +123,7 @@ def write_tiles(path: Path, tiles: int, classes: int) -> PatchStore:
             name=f"tiles/index/{name}",
             shape=values.shape,
             dtype=values.dtype,
-            chunks=values.shape,
+            chunks=(1 << 14, *values.shape[1:]),
             compressors=[Crc32cCodec()],
             config={"write_empty_chunks": True},
         )

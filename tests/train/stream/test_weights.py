@@ -121,7 +121,9 @@ def test_balanced_classes_are_those_that_hold_samples():
     [
         ({"a": 1, "d": 1}, "'d'.*'a', 'b', 'c'"),
         ({"a": 1}, "no share to 'c'"),
-        ({"a": 1, "b": 1, "c": 1}, "'b' a share of 1.*no sample"),
+        ({"a": 1, 4: 1}, "names 4"),
+        ({"d": 1, 4: 1}, "'d', 4"),
+        ({"a": 1, "b": 1, "c": 1}, "'b' a share of 1.*no sample.*rarest"),
         ({"a": -1, "c": 1}, r"balance\['a'\]=-1"),
         ({"a": True, "c": 1}, r"balance\['a'\]=True"),
         ({"a": float("nan"), "c": 1}, "nan"),
