@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ...pipeline.errors import ConfigError, EmptySplitError
 from ...pipeline.store import PatchStore
+from .arguments import check_integer, check_patch, check_ranks
 from .augment import Augmentation, mixup_roll
 from .augment_config import AugmentConfig
 from .blocks import SlotSize
@@ -163,17 +164,17 @@ class PatchStream(IterableDataset[Batch]):
         if last not in LAST:
             raise ConfigError(f"last={last!r} is not known; allowed are {', '.join(LAST)}.")
         for one in self.stores:
-            _check_patch(patch, one)
+            check_patch(patch, one)
         for name, value, least in (("batch_size", batch_size, 1), ("lanes", lanes, 1), ("window", window, 1)):
             if name != "window" or value is not None:
-                _check_integer(name, value, least)
-        _check_integer("budget_bytes", budget_bytes, 1)
+                check_integer(name, value, least)
+        check_integer("budget_bytes", budget_bytes, 1)
         if threads is not None:
-            _check_integer("threads", threads, 1)
+            check_integer("threads", threads, 1)
         if checksum not in CHECKSUMS:
             raise ConfigError(f"checksum={checksum!r} is not known; allowed are {', '.join(CHECKSUMS)}.")
-        _check_integer("seed", seed, None)
-        _check_ranks(rank, world_size)
+        check_integer("seed", seed, None)
+        check_ranks(rank, world_size)
         self.split, self.patch, self.batch_size, self.seed = split, patch, batch_size, seed
         self.shuffle, self.flips, self.last = shuffle, flips, last
         self.balance, self.store_weights = balance, store_weights
@@ -227,7 +228,7 @@ class PatchStream(IterableDataset[Batch]):
 
         The epoch that `load_state_dict` has set stays where it stands; any other begins at its start.
         """
-        _check_integer("epoch", epoch, 0)
+        check_integer("epoch", epoch, 0)
         if epoch != self.epoch:
             self._position.resume(epoch, 0)
             self._next = 0
@@ -262,7 +263,7 @@ class PatchStream(IterableDataset[Batch]):
                 )
             following = self._next
         else:
-            _check_integer("step", step, 0)
+            check_integer("step", step, 0)
             if step >= len(self):
                 raise ConfigError(f"step={step} is no batch of the epoch; there are 0 to {len(self) - 1}.")
             following = step + (1 if worker is None else worker[1])
@@ -464,41 +465,3 @@ def _own_worker() -> tuple[int, int] | None:
     """Number of the DataLoader worker that this is, and of all of them; None outside of one."""
     worker = get_worker_info()
     return None if worker is None else (worker.id, worker.num_workers)
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _check_integer(name: str, value: object, least: int | None) -> None:
-    if not _is_integer(value) or (least is not None and cast("int", value) < least):
-        bound = "" if least is None else f" of at least {least}"
-        raise ConfigError(f"{name}={value!r} is not allowed; give an integer{bound}.")
-
-
-def _check_patch(patch: int | None, store: PatchStore) -> None:
-    if patch is None:
-        return
-    if not _is_integer(patch) or patch < 1 or patch % 2 == 0:
-        raise ConfigError(
-            f"patch={patch!r} is not allowed; give an odd integer, so that a patch has a centre pixel."
-        )
-    if patch > 2 * store.halo + 1:
-        raise ConfigError(
-            f"patch={patch} does not fit the store {store.path}: its halo of {store.halo} pixels allows patches up to "
-            f"{2 * store.halo + 1}. Give a smaller patch, or set tiles.halo to {patch // 2} or more in the workflow and "
-            "run it again."
-        )
-
-
-def _check_ranks(rank: int | None, world_size: int | None) -> None:
-    if rank is None and world_size is None:
-        return
-    if rank is None or world_size is None:
-        raise ConfigError(f"rank={rank!r} and world_size={world_size!r} go together; give both or neither.")
-    _check_integer("world_size", world_size, 1)
-    _check_integer("rank", rank, 0)
-    if rank >= world_size:
-        raise ConfigError(
-            f"rank={rank} is not allowed with world_size={world_size}; ranks are 0 to {world_size - 1}."
-        )

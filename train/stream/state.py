@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ...pipeline.errors import CheckpointError
+from .arguments import is_integer
 
 STATE_VERSION = 2
 
@@ -112,7 +113,7 @@ def read_state(
 
 
 def _advice(name: str, theirs: Any, world_size: int) -> str:
-    if name != "global_batch" or not _is_integer(theirs) or theirs < 1:
+    if name != "global_batch" or not is_integer(theirs) or theirs < 1:
         return f"Resume with the same {name}, or start a new run."
     if theirs % world_size:
         allowed = ", ".join(str(n) for n in range(1, min(theirs, 4096) + 1) if theirs % n == 0)
@@ -130,13 +131,9 @@ def _whose(worker: Any) -> str:
     return f"that of DataLoader worker {number} of {of}"
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _integer(state: Mapping[str, Any], name: str, least: int) -> int:
     value = state.get(name)
-    if not _is_integer(value) or cast("int", value) < least:
+    if not is_integer(value) or cast("int", value) < least:
         raise CheckpointError(
             f"The stream state of the checkpoint has {name} {value!r} where an integer of at least {least} belongs; it "
             "is damaged."

@@ -308,6 +308,14 @@ LARGE: dict[str, Any] = {"shapes": [(96, 96)], "chunk": 1, "shard": 144}
 """A store of 144 blocks in one shard of each array."""
 
 SMALL_BUDGET = {"budget_bytes": 200_000, "lanes": 4, "window": 1}
+
+
+@pytest.fixture
+def free_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count no memory of threads, beside which the budget of such small blocks would be nothing."""
+    monkeypatch.setattr("bandstream.train.stream.blocks._THREAD_BYTES", 0)
+
+
 """Not enough for all of its blocks, so that some are read again in each epoch."""
 
 
@@ -358,6 +366,7 @@ def test_a_shard_that_is_missing_is_named_when_it_is_reached(
         list(stream)
 
 
+@pytest.mark.usefixtures("free_threads")
 def test_what_the_cache_holds_is_not_asked_for_again(server: LateServer, twin: Twin, tmp_path: Path) -> None:
     local, far = twin(**LARGE)
     options: dict[str, Any] = {"split": "train", "patch": 5, "batch_size": 16, **SMALL_BUDGET}
@@ -445,6 +454,7 @@ def test_one_patch_read_cold_takes_at_most_four_times_its_chunk(
         assert source.given <= sent <= 4 * chunk_bytes
 
 
+@pytest.mark.usefixtures("free_threads")
 def test_late_answers_cost_little_since_many_requests_wait_at_a_time(server: LateServer, twin: Twin) -> None:
     far = twin(**LARGE)[1]
     stream = PatchStream(far, split="all", batch_size=4, **SMALL_BUDGET)
