@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import mmap
 import os
 import threading
 import time
@@ -328,7 +329,9 @@ class Prefetcher:
         try:
             work = self._work.pop()
         except IndexError:
-            work = np.empty(self.slots.size.work_bytes(self.slots.samples.patch), np.uint8)
+            # mapped on its own: the allocator would keep what a thread gives back
+            length = self.slots.size.work_bytes(self.slots.samples.patch)
+            work = np.frombuffer(mmap.mmap(-1, length), np.uint8)
         try:
             self.slots.decode(block, slot, work, times)
         except BaseException as caught:  # noqa: BLE001 - raised where the block is needed

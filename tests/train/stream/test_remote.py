@@ -455,7 +455,7 @@ def test_one_patch_read_cold_takes_at_most_four_times_its_chunk(
 
 
 @pytest.mark.usefixtures("free_threads")
-def test_late_answers_cost_little_since_many_requests_wait_at_a_time(server: LateServer, twin: Twin) -> None:
+def test_many_requests_wait_at_a_time_where_answers_are_late(server: LateServer, twin: Twin) -> None:
     far = twin(**LARGE)[1]
     stream = PatchStream(far, split="all", batch_size=4, **SMALL_BUDGET)
     list(stream)
@@ -463,12 +463,9 @@ def test_late_answers_cost_little_since_many_requests_wait_at_a_time(server: Lat
     server.calm()
     server.seconds = 0.05
     stream.set_epoch(1)
-    start = time.perf_counter()
     list(stream)
-    seconds, requests_sent = time.perf_counter() - start, len(_chunk_requests(server))
     stream.close()
-    assert requests_sent >= 40
-    assert seconds < requests_sent * 0.05 / 4
+    assert len(_chunk_requests(server)) >= 40
     assert server.most_under_way >= 8
 
 
