@@ -10,6 +10,7 @@ lets a run go on with another number of them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -98,7 +99,7 @@ class EqualBlocks:
         return (self.count - 1) * self.size + self.last
 
 
-class Line:
+class Line(ABC):
     """Blocks laid end to end in a keyed order: which position of an epoch lies in which block.
 
     A slot is the place of a block in the line.
@@ -126,21 +127,21 @@ class Line:
     def _slots_of_ranks(self, ranks: Int64s) -> Int64s:
         return ranks if self._key is None else unpermute(ranks, self.count, self._key)
 
+    @abstractmethod
     def blocks(self, slots: Int64s) -> Int64s:
         """Return the block of each slot, int64 (n,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def slots_of(self, blocks: Int64s) -> Int64s:
         """Return the slot of each block, int64 (n,); undoes `blocks`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def starts(self, slots: Int64s) -> Int64s:
         """Return the first position of each slot, int64 (n,); slot `count` is the end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def slots_at(self, positions: Int64s) -> Int64s:
         """Return the slot in which each position lies, int64 (n,)."""
-        raise NotImplementedError
 
 
 class EqualLine(Line):
